@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import comparison, report
 from benchmarks.comparison import Plan
@@ -19,7 +18,6 @@ from benchmarks.contenders.registry import CONTENDERS
 from benchmarks.contenders.statelake import Statelake
 from benchmarks.contenders.transform_with_state import TransformWithState
 from benchmarks.figures import chosen_of
-from benchmarks.unequal import UnequalResultsError
 
 ALL = (*CONTENDERS, *flink.NAMES)
 DEFAULT = (*comparison.NAMES, *flink.AVERAGES)
@@ -44,23 +42,13 @@ def run(
     inside = [name for name in CONTENDERS if name in chosen]
     flinks = [name for name in flink.NAMES if name in chosen] if flink.available() else []
     steps = len(inside) * (VERIFY_BATCHES + plan.batches) + flink.steps(flinks)
-    with _progress(console) as bar:
-        task = bar.add_task("starting Spark", total=steps)
-
-        def done(what: str) -> None:
-            bar.update(task, advance=1, description=what)
-
+    with report.steps(console, steps) as done:
         if inside:
             with comparison.spark_application() as spark:
-                try:
-                    comparison.verify(
-                        spark, events=VERIFY_EVENTS, keys=VERIFY_KEYS, batches=VERIFY_BATCHES, only=inside,
-                        done=lambda name: done(f"equal results? {name}"),
-                    )  # fmt: skip
-                except UnequalResultsError as error:
-                    bar.stop()
-                    console.print(f"[red]error[/]: {error}", soft_wrap=True, highlight=False)
-                    raise typer.Exit(code=1) from None
+                comparison.verify(
+                    spark, events=VERIFY_EVENTS, keys=VERIFY_KEYS, batches=VERIFY_BATCHES, only=inside,
+                    done=lambda name: done(f"equal results? {name}"),
+                )  # fmt: skip
                 full, small = comparison.compare(spark, plan, only=inside, done=done)
         measured = [flink.measure(name, events=events, keys=keys, done=done) for name in flinks]
     report.show(console, full=full, small=small, flinks=measured, plan=plan)
@@ -70,16 +58,6 @@ def run(
     if {Statelake.name, TransformWithState.name} <= medians.keys():
         ratio = medians[TransformWithState.name] / medians[Statelake.name]
         print(f"ratio {TransformWithState.name} = {ratio:.2f}", flush=True)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-    )
 
 
 if __name__ == "__main__":

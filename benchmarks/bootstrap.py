@@ -15,7 +15,6 @@ before any time is taken, over few keys; and again over all, before any figure i
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,14 +27,14 @@ import pyarrow.parquet as pq
 import typer
 from pyspark.sql import SparkSession
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from benchmarks.comparison import OnStep, spark_application
 from benchmarks.contenders.statelake import Statelake
 from benchmarks.contenders.transform_with_state import TransformWithState
+from benchmarks.report import steps
 from benchmarks.unequal import UnequalResultsError
-from benchmarks.workload import FILES, Feed, Workload
+from benchmarks.workload import FILES, Feed, Workload, scratch
 
 EVENTS = 1000
 """Events of the batch that comes with the given state, where there are as many keys."""
@@ -160,28 +159,14 @@ def run(
     """Give this engine and Spark's transformWithState the same state, compare, and print how fast they took it."""
     console = Console()
     rounds_done: list[Round] = []
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=console,
-    )  # fmt: skip
-    with bar, spark_application() as spark:
-        task = bar.add_task("starting", total=(rounds + warm_up) * len(STEPS))
-
-        def on_step(what: str) -> None:
-            bar.update(task, advance=1, description=what)
-            bar.console.print(what, highlight=False)  # a bar alone shows nothing in a log
-
-        try:
-            for number in range(warm_up + rounds):
-                size = keys if number >= warm_up else min(keys, VERIFY_KEYS)
-                with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
-                    one = one_round(spark, size, Path(name), on_step=on_step)
-                if number >= warm_up:
-                    rounds_done.append(one)
-        except UnequalResultsError as error:
-            bar.stop()
-            console.print(f"[red]error[/]: {error}", soft_wrap=True, highlight=False)
-            raise typer.Exit(code=1) from None
+    total = (rounds + warm_up) * len(STEPS)
+    with steps(console, total) as on_step, spark_application() as spark:
+        for number in range(warm_up + rounds):
+            size = keys if number >= warm_up else min(keys, VERIFY_KEYS)
+            with scratch() as directory:
+                one = one_round(spark, size, directory, on_step=on_step)
+            if number >= warm_up:
+                rounds_done.append(one)
     console.print(_table(rounds_done, keys))
     print(
         f"ratio {TransformWithState.name} = {statistics.median(r.ratio for r in rounds_done):.2f}", flush=True

@@ -7,7 +7,6 @@ spreads what disturbs the machine over all of them. Medians are compared.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from benchmarks.contenders.statelake import Statelake
 from benchmarks.contenders.transform_with_state import TransformWithState
 from benchmarks.figures import Spread, Timed
 from benchmarks.unequal import check
-from benchmarks.workload import PARALLELISM, Feed, Workload
+from benchmarks.workload import PARALLELISM, Feed, Workload, scratch
 from state_engine import SparkSettings, local_session
 
 NAMES = (Statelake.name, TransformWithState.name)
@@ -99,6 +98,13 @@ def spark_application(settings: SparkSettings | None = None) -> Iterator[SparkSe
 
 
 @contextmanager
+def site(settings: SparkSettings | None = None) -> Iterator[tuple[SparkSession, Path]]:
+    """A Spark application and a directory, for one comparison."""
+    with scratch() as directory, spark_application(settings) as spark:
+        yield spark, directory
+
+
+@contextmanager
 def _jvm_silent() -> Iterator[None]:
     """What a JVM started inside writes to standard error is dropped: workers of the peer report every trigger there.
 
@@ -129,9 +135,9 @@ def verify(
         UnequalResultsError: an output or a state differs; the message shows where.
     """
     workload = Workload(keys)
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, ExitStack() as stack:
-        feed = Feed(workload, Path(name) / "feed")
-        contenders = start_contenders(spark, Path(name), only, stack, keep_outputs=True)
+    with scratch() as directory, ExitStack() as stack:
+        feed = Feed(workload, directory / "feed")
+        contenders = start_contenders(spark, directory, only, stack, keep_outputs=True)
         for _ in range(batches):
             batch = feed.write(events)
             for contender in contenders:
@@ -146,9 +152,9 @@ def compare(
     spark: SparkSession, plan: Plan, *, only: Sequence[str] = NAMES, done: OnStep = print
 ) -> tuple[list[Series], list[Series]]:
     """Full batches, then small ones while the state of all keys is there; warm, contenders in turn."""
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, ExitStack() as stack:
-        feed = Feed(Workload(plan.keys), Path(name) / "feed")
-        contenders = start_contenders(spark, Path(name), only, stack, keep_outputs=False)
+    with scratch() as directory, ExitStack() as stack:
+        feed = Feed(Workload(plan.keys), directory / "feed")
+        contenders = start_contenders(spark, directory, only, stack, keep_outputs=False)
         return (
             _alternate(contenders, feed, plan.events, plan.warm_up, plan.rounds, done),
             _alternate(contenders, feed, SMALL_BATCH, plan.small_warm_up, plan.small_rounds, done),

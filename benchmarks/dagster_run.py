@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +19,7 @@ import typer
 
 from benchmarks.comparison import SMALL_BATCH
 from benchmarks.figures import Spread, load_of_machine
-from benchmarks.workload import Feed, Workload, hand_over
+from benchmarks.workload import Feed, Workload, hand_over, scratch
 from state_engine.machine.java import find_java_home
 
 COMMAND, DAGSTER = "statelake run", "dg launch"
@@ -49,13 +48,13 @@ def run(
     """Compare a run in Dagster with one of the command line, each in a new process."""
     wall: dict[str, list[float]] = {name: [] for name in _COMMANDS}
     processor: dict[str, list[float]] = {name: [] for name in _COMMANDS}
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as directory:
-        home = Path(directory) / "dagster"
+    with scratch() as directory:
+        home = directory / "dagster"
         home.mkdir()
-        batch = Feed(Workload(events), Path(directory) / "feed").write(events)
+        batch = Feed(Workload(events), directory / "feed").write(events)
         for number in range(warm_up + rounds):
             for name, command in _COMMANDS.items():
-                project = Path(directory) / f"{name.split()[0]}-{number}"
+                project = directory / f"{name.split()[0]}-{number}"
                 (project / "input").mkdir(parents=True)
                 hand_over(batch, project / "input")
                 settings = 'root = "root"\n[jobs]\nmodules = ["benchmarks.started"]\n'

@@ -7,7 +7,6 @@ line is ``ratio sync to os = N``.
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,7 @@ from rich.progress import track
 from benchmarks.comparison import spark_application
 from benchmarks.contenders.statelake import Statelake
 from benchmarks.figures import Spread, load_of_machine
-from benchmarks.workload import Feed, Workload
+from benchmarks.workload import Feed, Workload, scratch
 
 
 def run(
@@ -28,14 +27,11 @@ def run(
     directory: Annotated[Path | None, typer.Option(help="On the disk to be measured.")] = None,
 ) -> None:
     """Run two jobs in turn, and print how long their micro-batches take."""
-    with (
-        tempfile.TemporaryDirectory(prefix="statelake-bench-", dir=directory) as name,
-        spark_application() as spark,
-    ):
-        feed = Feed(Workload(keys), Path(name) / "feed")
+    with scratch(directory) as place, spark_application() as spark:
+        feed = Feed(Workload(keys), place / "feed")
         jobs = {
-            "sync": Statelake(spark, Path(name) / "sync", durability="sync"),
-            "os": Statelake(spark, Path(name) / "os", durability="os"),
+            "sync": Statelake(spark, place / "sync", durability="sync"),
+            "os": Statelake(spark, place / "os", durability="os"),
         }
         seconds: dict[str, list[float]] = {kind: [] for kind in jobs}
         for number in track(range(warm_up + batches), "micro-batches"):

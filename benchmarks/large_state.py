@@ -13,10 +13,8 @@ What comes out is counted after every micro-batch: a timer that is missed, or a 
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +22,7 @@ import numpy as np
 import typer
 from pyspark.sql import SparkSession
 
-from benchmarks.comparison import OnStep, spark_application
+from benchmarks.comparison import OnStep, site
 from benchmarks.figures import Comparison, Timed, load_of_machine
 from benchmarks.sized_jobs import Counting, Mapped, SizedJob, Took, Waiting
 from benchmarks.unequal import UnequalResultsError
@@ -98,7 +96,7 @@ def measure_timers(
     Raises:
         UnequalResultsError: another number of timers fired.
     """
-    with _site() as (spark, directory):
+    with site() as (spark, directory):
         jobs = {n: _given(spark, directory, Waiting(), n, done) for n in sizes}
         took = _in_turn(jobs, lambda job: job.run(events, due=due), rounds, warm_up, done)
         for job in jobs.values():
@@ -119,7 +117,7 @@ def measure_keys(
     Raises:
         UnequalResultsError: the numbers that are kept do not count the events.
     """
-    with _site() as (spark, directory):
+    with site() as (spark, directory):
         jobs = {n: _given(spark, directory, Counting(), n, done) for n in events_of}
         took = _in_turn(jobs, lambda job: job.run(events_of[job.keys]), rounds, warm_up, done)
         for size, job in jobs.items():
@@ -134,7 +132,7 @@ def measure_maps(
     size: int, entries: int, *, events: int, rounds: int, warm_up: int, done: OnStep = print
 ) -> dict[int, float]:
     """Bytes that a changed entry takes, by the number of entries of a map that changed: one, and all of them."""
-    with _site() as (spark, directory):
+    with site() as (spark, directory):
         job = SizedJob(spark, directory / "maps", Mapped(), size, entries=entries)
         written: dict[int, list[Took]] = {1: [], entries: []}
         for _ in range(warm_up + rounds):
@@ -159,12 +157,6 @@ def changed_entries(job: SizedJob, keys: int, changed: int) -> Took:
             f"{took.changed_entries} entries were written, {keys * changed} had changed"
         )
     return took
-
-
-@contextmanager
-def _site() -> Iterator[tuple[SparkSession, Path]]:
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, spark_application() as spark:
-        yield spark, Path(name)
 
 
 def _given(spark: SparkSession, directory: Path, function: Any, size: int, done: OnStep) -> SizedJob:

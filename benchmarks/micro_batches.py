@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.comparison import spark_application
+from benchmarks.comparison import site
 from benchmarks.contenders.statelake import Statelake
 from benchmarks.figures import Spread
 from benchmarks.unequal import check
@@ -117,8 +116,8 @@ def measure(
     """
     points: list[Point] = []
     seconds: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, spark_application() as spark:
-        feed, job = Feed(Workload(keys), Path(name) / "feed"), Statelake(spark, Path(name) / "statelake")
+    with site() as (spark, directory):
+        feed, job = Feed(Workload(keys), directory / "feed"), Statelake(spark, directory / "statelake")
         for number in range(warm_up + batches):
             seconds.append(job.run(feed.write(events)).seconds)
             count = number + 1 - warm_up

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from typing import Annotated, Any
 import typer
 from pyspark.sql import SparkSession
 
-from benchmarks.comparison import spark_application
+from benchmarks.comparison import site
 from benchmarks.contenders.statelake import Statelake
 from benchmarks.parts.running_aggregate import totals
 from benchmarks.profiled_daemon import DIRECTORY
@@ -62,11 +61,8 @@ def run(
     # Spark's JVM hands its environment on to the daemon
     os.environ[DIRECTORY] = str(directory)
     options = {"spark.python.daemon.module": "benchmarks.profiled_daemon"}
-    with (
-        tempfile.TemporaryDirectory(prefix="statelake-bench-") as name,
-        spark_application(SparkSettings(options=options)) as spark,
-    ):
-        batch = _STARTS[workload](spark, Path(name), keys, events, due)
+    with site(SparkSettings(options=options)) as (spark, home):
+        batch = _STARTS[workload](spark, home, keys, events, due)
         for _ in range(warm_up):
             batch()
         Sampler(directory, "driver").start()

@@ -17,7 +17,6 @@ the three tables must hold the same rows, and those that the rounds gave must be
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,10 +29,10 @@ import pyarrow.parquet as pq
 import typer
 from pyspark.sql import SparkSession
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.comparison import OnStep, spark_application
+from benchmarks.comparison import OnStep, site
+from benchmarks.report import steps
 from benchmarks.unequal import UnequalResultsError
 from benchmarks.workload import PARALLELISM
 from state_engine import (
@@ -248,27 +247,11 @@ def run(
     if keys > rows:
         raise typer.BadParameter(f"a table of {rows:,} rows has no {keys:,} keys to change")
     console = Console()
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=console,
-    )  # fmt: skip
     few = min(rows, VERIFY_ROWS)
-    with bar, spark_application() as spark, tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
-        task = bar.add_task("starting", total=(rounds + warm_up + 2) * len(NAMES))
-
-        def on_step(what: str) -> None:
-            bar.update(task, advance=1, description=what)
-            bar.console.print(what, highlight=False)  # a bar alone shows nothing in a log
-
-        try:
-            compare(spark, few, min(keys, few), Path(name) / "few", rounds=1, warm_up=1, on_step=on_step)
-            done = compare(
-                spark, rows, keys, Path(name) / "all", rounds=rounds, warm_up=warm_up, on_step=on_step
-            )
-        except UnequalResultsError as error:
-            bar.stop()
-            console.print(f"[red]error[/]: {error}", soft_wrap=True, highlight=False)
-            raise typer.Exit(code=1) from None
+    total = (rounds + warm_up + 2) * len(NAMES)
+    with steps(console, total) as on_step, site() as (spark, place):
+        compare(spark, few, min(keys, few), place / "few", rounds=1, warm_up=1, on_step=on_step)
+        done = compare(spark, rows, keys, place / "all", rounds=rounds, warm_up=warm_up, on_step=on_step)
     console.print(_table(done, rows, keys))
     for name in (MERGE, MERGE_WITHOUT):
         print(f"ratio {name} = {done.median_s(name) / done.median_s(OURS):.2f}", flush=True)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
 
 import pyspark
+import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.comparison import Plan, Series
+from benchmarks.comparison import OnStep, Plan, Series
 from benchmarks.contenders.flink import Rate
 from benchmarks.contenders.statelake import Statelake
 from benchmarks.figures import load_of_machine
+from benchmarks.unequal import UnequalResultsError
 from benchmarks.workload import PARALLELISM, WINDOW
 
 
@@ -35,6 +39,25 @@ def show(
         f"{platform.python_version()}, Spark {pyspark.__version__}; {load_of_machine()}",
         highlight=False,
     )
+
+
+@contextmanager
+def steps(console: Console, total: int) -> Iterator[OnStep]:
+    """A bar of so many steps, and a line for each; results that are not equal end the command."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("starting", total=total)
+
+        def done(what: str) -> None:
+            bar.update(task, advance=1, description=what)
+            bar.console.print(what, highlight=False)  # a bar alone shows nothing in a log
+
+        try:
+            yield done
+        except UnequalResultsError as error:
+            bar.stop()
+            console.print(f"[red]error[/]: {error}", soft_wrap=True, highlight=False)
+            raise typer.Exit(code=1) from None
 
 
 def _full_table(full: Sequence[Series], flinks: Sequence[Rate], plan: Plan, ours: Series | None) -> Table:

@@ -11,7 +11,6 @@ engine, divided by that of Spark.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +23,7 @@ import pyarrow.parquet as pq
 import typer
 from pyspark.sql import SparkSession
 
-from benchmarks.comparison import spark_application
+from benchmarks.comparison import site
 from benchmarks.figures import Spread, chosen_of, load_of_machine
 from benchmarks.started import processor_s
 from benchmarks.unequal import check_rows
@@ -74,8 +73,7 @@ def measure(
         UnequalResultsError: a table does not have each row once.
     """
     taken: dict[str, list[Took]] = {STATELAKE: [], SPARK: []}
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, spark_application() as spark:
-        home = Path(name)
+    with site() as (spark, home):
         for number in range(warm_up + rounds):
             feed = _write(home / f"feed-{number}", files, first=number * files, form=form)
             works: dict[str, Callable[[], None]] = {

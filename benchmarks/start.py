@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from benchmarks.comparison import SMALL_BATCH
 from benchmarks.figures import Spread, load_of_machine
 from benchmarks.processes import answer_of
 from benchmarks.started import STATELAKE, TRANSFORM_WITH_STATE
-from benchmarks.workload import PARALLELISM, Feed, Workload, hand_over
+from benchmarks.workload import PARALLELISM, Feed, Workload, hand_over, scratch
 from state_engine import open_state
 from state_engine.machine.java import find_java_home
 from state_engine.spark.class_archive import class_archive
@@ -71,9 +70,9 @@ def measure(
     """
     workload = Workload(keys)
     series: dict[str, list[Started]] = {engine: [] for engine in ENGINES}
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
-        directories = {engine: Path(name) / engine for engine in ENGINES}
-        feed = Feed(workload, Path(name) / "feed")
+    with scratch() as place:
+        directories = {engine: place / engine for engine in ENGINES}
+        feed = Feed(workload, place / "feed")
         _make(directories)
         _bring(feed, keys, directories)
         for engine, directory in directories.items():

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import multiprocessing
 import statistics
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,7 +27,7 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from benchmarks.comparison import SMALL_BATCH, spark_application
+from benchmarks.comparison import SMALL_BATCH, site
 from benchmarks.contenders.statelake import Statelake
 from benchmarks.figures import Spread, load_of_machine
 from benchmarks.unequal import check
@@ -94,13 +92,9 @@ def measure(pairs: int, *, events: int, keys: int, warm_up: int) -> tuple[list[f
         UnequalResultsError: outputs or state are not what so many events must lead to.
     """
     seconds: dict[bool, list[float]] = {False: [], True: []}
-    with (
-        tempfile.TemporaryDirectory(prefix="statelake-bench-") as name,
-        spark_application() as spark,
-        exporting(),
-    ):
-        feed = Feed(Workload(keys), Path(name) / "feed")
-        jobs = {on: Statelake(spark, Path(name) / f"on_{on}".lower()) for on in seconds}
+    with site() as (spark, directory), exporting():
+        feed = Feed(Workload(keys), directory / "feed")
+        jobs = {on: Statelake(spark, directory / f"on_{on}".lower()) for on in seconds}
         for on, job in jobs.items():
             job.engine.close()
             job.engine = StateEngine(job.root, spark, opentelemetry=on)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,6 +119,13 @@ class Feed:
             start, end = place * count // files, (place + 1) * count // files
             pq.write_table(table.slice(start, end - start), batch / f"part-{place:04d}.parquet")
         return batch
+
+
+@contextmanager
+def scratch(on: Path | None = None) -> Iterator[Path]:
+    """A directory for one benchmark, which is removed in the end."""
+    with tempfile.TemporaryDirectory(prefix="statelake-bench-", dir=on) as name:
+        yield Path(name)
 
 
 def hand_over(batch: Path, directory: Path) -> None:

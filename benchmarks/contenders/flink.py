@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from typing import Any
 import pyspark
 
 from benchmarks.unequal import check_rows
-from benchmarks.workload import PARALLELISM, WINDOW, Feed, Workload
+from benchmarks.workload import PARALLELISM, WINDOW, Feed, Workload, scratch
 from state_engine.machine.jars import JarSet, jars_of
 from state_engine.machine.java import find_java_home
 
@@ -151,11 +150,11 @@ def _places(peer: _Peer, events: int, keys: int) -> Iterator[list[str]]:
     if peer.job != "files":
         yield []
         return
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
-        feed = Feed(Workload(keys), Path(name) / "input")
+    with scratch() as directory:
+        feed = Feed(Workload(keys), directory / "input")
         while feed.events < events:
             feed.write(min(_EVENTS_AT_ONCE, events - feed.events))
-        yield [name, parquet_jars()]
+        yield [str(directory), parquet_jars()]
 
 
 def run_windows(job: str, directory: Path) -> float:

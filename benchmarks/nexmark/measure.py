@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import polars as pl
 from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 
-from benchmarks.comparison import OnStep, spark_application
+from benchmarks.comparison import OnStep, site
 from benchmarks.contenders import flink
 from benchmarks.figures import Comparison, Figures, Timed
 from benchmarks.nexmark import on_flink, on_spark
@@ -80,8 +79,7 @@ def measure(
         UnequalResultsError: results are not those of polars.
     """
     comparisons, missing = {}, []
-    with tempfile.TemporaryDirectory(prefix="statelake-nexmark-") as name, spark_application() as spark:
-        directory = Path(name)
+    with site() as (spark, directory):
         write(directory, events, files=batches * files_per_batch)
         rows = frames(directory)
         for query in only or QUERIES:

@@ -6,7 +6,6 @@ runs with it on the module path.
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from benchmarks.comparison import OnStep
 from benchmarks.figures import Comparison, Figures, Timed
 from benchmarks.processes import answer_of
 from benchmarks.unequal import check
-from benchmarks.workload import PARALLELISM, WINDOW, Feed, Results, Workload
+from benchmarks.workload import PARALLELISM, WINDOW, Feed, Results, Workload, scratch
 
 THIS, BASELINE = "statelake", "statelake 0.1.0"
 NO_BASELINE = "0.1.0: `--baseline DIR` names a checkout of it"
@@ -58,8 +57,7 @@ def measure(
 
 def one_run(name: str, place: Path, batches: int, events: int, keys: int, warm_up: int) -> float:
     """Seconds that a version takes; its results are compared before they are given."""
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as temporary:
-        directory = Path(temporary)
+    with scratch() as directory:
         feed = Feed(Workload(keys), directory / "feed")
         (directory / "input").mkdir()
         for kind, count in (("warm_up", warm_up), ("waiting", batches)):

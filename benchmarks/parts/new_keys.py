@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from benchmarks import comparison
 from benchmarks.comparison import OnStep
 from benchmarks.figures import Comparison, Figures, Timed
-from benchmarks.workload import Feed, Workload
+from benchmarks.workload import Feed, Workload, scratch
 
 NAMES = ("statelake", "statelake_columns", "transformWithState_rows", "delta_merge", "polars")
 
@@ -53,10 +51,10 @@ def measure(
 
 
 def _first_batches(spark: SparkSession, keys: int, only: Sequence[str]) -> dict[str, float]:
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
-        batch, seconds = Feed(Workload(keys), Path(name) / "feed").write(keys), dict[str, float]()
+    with scratch() as directory:
+        batch, seconds = Feed(Workload(keys), directory / "feed").write(keys), dict[str, float]()
         for one in only:
             with ExitStack() as stack:
-                [contender] = comparison.start_contenders(spark, Path(name), [one], stack, keep_outputs=False)
+                [contender] = comparison.start_contenders(spark, directory, [one], stack, keep_outputs=False)
                 seconds[contender.name] = contender.run(batch).seconds
         return seconds

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.comparison import SMALL_BATCH, OnStep, spark_application
+from benchmarks.comparison import SMALL_BATCH, OnStep, site
 from benchmarks.figures import Comparison, Fact, Figures, Timed
 from benchmarks.sized_jobs import Counting, SizedJob
 from benchmarks.unequal import UnequalResultsError
@@ -45,9 +44,9 @@ def measure(*, keys: int, events: int, rounds: int, done: OnStep = print) -> Fig
         UnequalResultsError: an operation loses or changes state.
     """
     watch, rescaled, saved = Stopwatch(done), [], 0
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, spark_application() as spark:
+    with site() as (spark, directory):
         with watch.step("bootstrap"):
-            job = SizedJob(spark, Path(name) / "job", Counting(), keys)
+            job = SizedJob(spark, directory / "job", Counting(), keys)
         for number in range(rounds):
             _recover(job, events, watch)
             _compact(job, watch)

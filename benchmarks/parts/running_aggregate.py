@@ -6,7 +6,6 @@ workers, in which the subtasks run: the most after the first micro-batch, and th
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from benchmarks.figures import Comparison, Fact, Figures, Timed
 from benchmarks.memory import peaks
 from benchmarks.parts.reference import rates_of_flink
 from benchmarks.unequal import check_by_key
-from benchmarks.workload import EVENT_SCHEMA, FILES, PARALLELISM, Feed, Workload, hand_over
+from benchmarks.workload import EVENT_SCHEMA, FILES, PARALLELISM, Feed, Workload, hand_over, scratch
 from state_engine import DeltaSink, FileSource, StateEngine, StatefulJob, count, sum_
 
 
@@ -84,8 +83,8 @@ def one_round(spark: SparkSession, events: int, keys: int, batches: int, *, on_b
     Raises:
         UnequalResultsError: they are not those of the formula.
     """
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
-        directory, feed = Path(name), Feed(Workload(keys), Path(name) / "feed")
+    with scratch() as directory:
+        feed = Feed(Workload(keys), directory / "feed")
         (directory / "input").mkdir()
         for _ in range(batches):
             hand_over(feed.write(events // batches), directory / "input")

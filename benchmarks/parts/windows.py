@@ -7,7 +7,6 @@ micro-batch. Results are compared with what PyArrow makes of the same events.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -29,7 +28,7 @@ from benchmarks.contenders import flink
 from benchmarks.contenders.transform_with_state import OPTIONS
 from benchmarks.figures import Comparison, Figures, Timed
 from benchmarks.unequal import check_rows
-from benchmarks.workload import FILES, PARALLELISM
+from benchmarks.workload import FILES, PARALLELISM, scratch
 from state_engine import DeltaSink, FileSource, Session, StateEngine, StatefulJob, Tumbling, count, sum_
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
@@ -274,8 +273,7 @@ def open_name(number: int) -> str:
 
 
 def _round(spark: SparkSession, windows: Any, engine: str, number: int, keys: int, batches: int) -> float:
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
-        directory = Path(name)
+    with scratch() as directory:
         write(directory / "input", batches, of=number, keys=keys)
         seconds = _ENGINES[engine](spark, directory, windows)
         wanted = expected(events(0, number, of=number, keys=keys), sessions=isinstance(windows, Session))
@@ -285,8 +283,7 @@ def _round(spark: SparkSession, windows: Any, engine: str, number: int, keys: in
 
 def _on_open_sessions(spark: SparkSession, number: int, rows: int, rounds: int) -> list[float]:
     """Seconds of micro-batches of so many rows, each of another key with an open session."""
-    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
-        directory = Path(name)
+    with scratch() as directory:
         (directory / "input").mkdir()
         made, seconds = job(directory, Session("30 min")), []
 
