@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from state_engine.core import errors
 from tests.promises import FIRST_RING, PROMISES
-from tests.support.java import SHORT_LIVED_JAVA
+from tests.support.java import INTERPRETED, SHORT_LIVED_JAVA
 from tests.support.limits import SetLimits, limits_of_session
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """
     # Imported here: tests without Spark must run where PySpark cannot even be started.
     from state_engine.machine.settings import SparkSettings
-    from state_engine.spark.engine_session import INTERPRETED
     from state_engine.spark.session import local_session
     from state_engine.testing import subtasks_in_process
 

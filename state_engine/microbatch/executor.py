@@ -235,19 +235,18 @@ class GraphExecutor:
 
     def _read_source(self, node: SourceNode, batch: BatchContext) -> StreamFrame | None:
         part, letters, keep = batch.slices.get(node.name), batch.letters, self._job.on_error == "dead_letter"
-        stored_bytes: int | None = 0
         with reading(node.name, job=self._job.name, into="the driver"):
             if letters is not None and letters.place.source == node.name:
                 rows = node.source.parse(self._spark, letters.records, keep_refused=keep)
                 labels = letters.labels
             elif part is not None:
                 rows = node.source.read(self._spark, part, keep_refused=keep)
-                labels, stored_bytes = tuple(part.labels), part.bytes
+                labels = tuple(part.labels)
             else:
                 return None
         frame = from_source(
             self._spark, rows, order_by=node.order_by, event_time=node.event_time, source=node.name,
-            labels=labels, stored_bytes=stored_bytes, changing=node.source.changing,
+            labels=labels, changing=node.source.changing,
         )  # fmt: skip
         return frame if node.timestamps is None else with_assigned_time(frame, node)
 

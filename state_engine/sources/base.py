@@ -60,7 +60,6 @@ class Slice:
         endless: whether there will always be more: then a run takes one slice, unless the caller says how many.
         more: whether rows are left behind it, which a bound of the source leaves to a later slice, or may be; of one
             that is ``endless`` they always are.
-        bytes: about how much it is, as stored; None where that is not known.
         bad_files: files of it that cannot be read and become dead letters; their rows are none of the slice's.
     """
 
@@ -70,7 +69,6 @@ class Slice:
     labels: list[str]
     detail: Any = None
     endless: bool = False
-    bytes: int | None = None
     bad_files: tuple[BadFile, ...] = ()
     more: bool = False
 

@@ -18,9 +18,6 @@ from state_engine.sources.output_type import OutputType
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_BYTES_A_ROW = 64
-"""A guess, to separate little from much."""
-
 
 @dataclass(frozen=True)
 class CollectionSource(Source):
@@ -93,7 +90,6 @@ class CollectionSource(Source):
             summary([*before, *new]),
             ["collection"],
             places,
-            bytes=_BYTES_A_ROW * len(new),
             more=more,
         )
 

@@ -382,7 +382,6 @@ def _slice(before: Sequence[Element], appended: list[Element], detail: DeltaSlic
         position_to=_summary([*before, *appended]),
         labels=[f.uri for f in detail.files],
         detail=detail,
-        bytes=sum(f.size for f in detail.files),
     )
 
 

@@ -220,7 +220,6 @@ class FileSource(Source):
             position_to=position_summary([*before, *appended]),
             labels=[r.uri for r in ranges],
             detail=FileSlice(ranges, None if isinstance(schema, str) else schema),
-            bytes=sum(r.size for r in ranges),
             bad_files=tuple(bad.values()),
         )
 
@@ -248,7 +247,6 @@ class FileSource(Source):
             part,
             labels=[r.uri for r in left],
             detail=replace(part.detail, ranges=left),
-            bytes=sum(r.size for r in left),
             bad_files=(*part.bad_files, BadFile(unreadable[0].uri, bad.error)),
         )
 

@@ -39,7 +39,6 @@ from state_engine.sources.stream_columns import (
 )
 from state_engine.spark.frame_code import frame_code
 from state_engine.spark.no_spark import has_spark
-from state_engine.spark.placement import limits_of, placement_of
 from state_engine.spark.spark_names import F, T
 
 if TYPE_CHECKING:
@@ -163,8 +162,7 @@ class StreamFrame:
 
     def with_rows(self, rows: Given, **changes: Any) -> StreamFrame:
         """The frame with other rows, and other values of attributes."""
-        given = rows_of(rows, self.spark, little=self.given.is_little)
-        return replace(self, given=given, **changes)
+        return replace(self, given=rows_of(rows, self.spark), **changes)
 
     @property
     def user_columns(self) -> list[str]:
@@ -346,9 +344,9 @@ def _as_declared(rows: DataFrame, kind: OutputType, *, what: str) -> DataFrame:
 
 
 def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, ...], event_time: str | None,
-                source: str, labels: tuple[str, ...], stored_bytes: int | None = None, changing: bool = False,
+                source: str, labels: tuple[str, ...], changing: bool = False,
                 ) -> StreamFrame:  # fmt: skip
-    """The frame of a source's slice; ``stored_bytes`` is about how much it is, None if that is not known."""
+    """The frame of a source's slice."""
     own = list(read.rows.schema.names)
     for name in (*PLACE_COLUMNS, ROW_KIND):
         if name in own:
@@ -361,10 +359,9 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
         )
     changing = ROW_KIND in read.rows.schema.names
     unparsable = () if read.refused is None else ((source, _packed(read.refused, source)),)
-    little = stored_bytes is not None and placement_of(limits_of(spark), stored_bytes=stored_bytes).by_driver
     return StreamFrame(
         spark=spark,
-        given=rows_of(read.rows, spark, little=little),
+        given=rows_of(read.rows, spark),
         order_by=order_by,
         hidden_order=(*PLACE_COLUMNS, ROW_KIND) if changing else PLACE_COLUMNS,
         named=len(order_by),
@@ -466,7 +463,7 @@ def _united_rows(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]
     by_tasks = [rows for frame in frames if (rows := frame.given.task_rows) is not None]
     if len(by_tasks) == len(frames) and all(other == kinds[0] for other in kinds):
         return _united_in_tasks(by_tasks, rules, partial(_united_in_spark, frames, rules))
-    return SparkRows(_united_in_spark(frames, rules), all(frame.given.is_little for frame in frames))
+    return SparkRows(_united_in_spark(frames, rules))
 
 
 def _united_in_spark(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]) -> DataFrame:

@@ -210,14 +210,12 @@ class PartitionedSource(Source):
                 part = self.source.replan(spark, known, seen["elements"])
                 pieces.append(Piece(narrowed(part, wanted), from_ms, partition.end_ms, new))
             known += seen["elements"]
-        sizes = [piece.part.bytes for piece in pieces]
         return Slice(
             elements=list(appended),
             position_from=self.position_text(before),
             position_to=self.position_text([*before, *appended]),
             labels=[label for piece in pieces for label in piece.part.labels],
             detail=PartitionSlice(partition, mark["late_rows"], pieces),
-            bytes=None if None in sizes else sum(s for s in sizes if s is not None),
         )
 
     def _seen(self, spark: SparkSession, part: Slice, partition: Partition) -> Element:
@@ -270,13 +268,9 @@ def narrowed(part: Slice, wanted: set[int]) -> Slice:
 
     detail = part.detail
     if isinstance(detail, FileSlice):
-        ranges = take(detail.ranges)
-        size = sum(r.size for r in ranges)
-        return replace(part, labels=take(part.labels), detail=replace(detail, ranges=ranges), bytes=size)
+        return replace(part, labels=take(part.labels), detail=replace(detail, ranges=take(detail.ranges)))
     if isinstance(detail, DeltaSlice):
-        files = take(detail.files)
-        size = sum(f.size for f in files)
-        return replace(part, labels=take(part.labels), detail=replace(detail, files=files), bytes=size)
+        return replace(part, labels=take(part.labels), detail=replace(detail, files=take(detail.files)))
     return part
 
 

@@ -56,16 +56,6 @@ class Rows(ABC):
         """As what tasks read with Arrow, where it is they who do."""
         return None
 
-    @property
-    def is_little(self) -> bool:
-        """Whether compiling expressions over a DataFrame of them costs more than it saves."""
-        return False
-
-    @property
-    def interpreted(self) -> bool:
-        """Whether no expression over them is worth compiling: they are little, or go through none."""
-        return self.is_little
-
     def mapped(
         self,
         spark: SparkSession,
@@ -79,7 +69,7 @@ class Rows(ABC):
 
     def by_task(self, spark: SparkSession, columns: Sequence[str]) -> TaskInput[pa.Table | None]:
         """Some columns, for tasks that each take a part of the rows, whichever it is."""
-        return FramePartitions(_selected(self.as_frame(spark), columns), _table_of, self.is_little)
+        return FramePartitions(_selected(self.as_frame(spark), columns), _table_of)
 
 
 @dataclass(frozen=True)
@@ -107,10 +97,6 @@ class DriverRows(Rows):
     @property
     def table(self) -> pa.Table | None:
         return self.rows
-
-    @property
-    def is_little(self) -> bool:
-        return True
 
     def by_task(self, spark: SparkSession, columns: Sequence[str]) -> TaskInput[pa.Table | None]:
         return DriverTables([self.rows.select(columns)], self.here or limits_of(spark).in_process)
@@ -150,10 +136,6 @@ class TaskRows(Rows):
     def task_rows(self) -> TaskRows | None:
         return self
 
-    @property
-    def interpreted(self) -> bool:
-        return True
-
     def mapped(
         self,
         spark: SparkSession,
@@ -173,15 +155,9 @@ class TaskRows(Rows):
 
 @dataclass(frozen=True)
 class SparkRows(Rows):
-    """Rows that Spark reads.
-
-    Attributes:
-        rows: the rows.
-        little: whether they come from little input.
-    """
+    """Rows that Spark reads."""
 
     rows: DataFrame
-    little: bool = False
 
     @cached_property
     def struct(self) -> T.StructType:
@@ -193,26 +169,18 @@ class SparkRows(Rows):
     def as_frame(self, spark: SparkSession) -> DataFrame:
         return self.rows
 
-    @property
-    def is_little(self) -> bool:
-        return self.little
-
 
 Given: TypeAlias = "DataFrame | TaskRows | pa.Table"
 """Rows as a source returns them."""
 
 
-def rows_of(given: Given, spark: SparkSession, *, little: bool = False) -> Rows:
-    """Rows as a source returned them, under the limits of a session.
-
-    Args:
-        little: whether a DataFrame comes from little input.
-    """
+def rows_of(given: Given, spark: SparkSession) -> Rows:
+    """Rows as a source returned them, under the limits of a session."""
     if isinstance(given, pa.Table):
         rows = DriverRows(given)
         place = placement_of(limits_of(spark), rows=given.num_rows, held_bytes=given.nbytes)
-        return rows if place.by_driver else SparkRows(rows.as_frame(spark), little)
-    return given if isinstance(given, TaskRows) else SparkRows(given, little)
+        return rows if place.by_driver else SparkRows(rows.as_frame(spark))
+    return given if isinstance(given, TaskRows) else SparkRows(given)
 
 
 def match(

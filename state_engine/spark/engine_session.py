@@ -9,8 +9,6 @@ DataFrames that are handed out go back to the user's session, see ``moved``. Dec
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -51,9 +49,6 @@ OPTIONS = {
 }
 """Options of the engine's session, whatever the user's are."""
 
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Over little input, compiling a query takes longer than it saves."""
-
 TAKEN_OVER = tuple(
     f"spark.sql.{name}"
     for name in (
@@ -82,9 +77,9 @@ class EngineSession(SparkSession):
         user: whose context, views, functions, catalogs and limits of placement it has.
     """
 
-    def __init__(self, user: SparkSession, options: Mapping[str, str] | None = None) -> None:
+    def __init__(self, user: SparkSession) -> None:
         # not the constructor of Spark's class, which has RDD.toDF of the whole process make frames of this session
-        self.user, self._options = user, OPTIONS | dict(options or {})
+        self.user = user
         self.renew()
 
     def renew(self) -> None:
@@ -94,12 +89,11 @@ class EngineSession(SparkSession):
         for name in str(conf.getAllConfs().keys().mkString("\n")).split("\n"):
             if name.startswith("spark.sql.") and not name.startswith(TAKEN_OVER) and conf.isModifiable(name):
                 conf.unsetConf(name)
-        for name, value in self._options.items():
+        for name, value in OPTIONS.items():
             conf.setConfString(name, value)
         _same_catalog(java_session(self.user), java)
         # and nothing that PySpark keeps in an attribute of the session before
-        own = {name: vars(self)[name] for name in ("user", "_options")}
-        self.__dict__ = session_attributes(self.user, java) | own
+        self.__dict__ = session_attributes(self.user, java) | {"user": self.user}
         look_at_functions(self)
 
     @property
@@ -107,18 +101,9 @@ class EngineSession(SparkSession):
         """By which rows are placed."""
         return limits_of(self.user)
 
-    @cached_property
-    def interpreted(self) -> EngineSession:
-        """For actions over little input."""
-        return self.with_options(INTERPRETED)
-
-    def with_options(self, options: Mapping[str, str]) -> EngineSession:
-        """Another one with further options."""
-        return EngineSession(self.user, self._options | dict(options))
-
     def newSession(self) -> EngineSession:
         """Another one of the engine's, with the same options."""
-        return self.with_options({})
+        return EngineSession(self.user)
 
     def createDataFrame(self, data: Any, schema: Any = None, *args: Any, **options: Any) -> DataFrame:  # type: ignore[override]
         """As PySpark's, which besides makes the session the active one of the whole process."""

@@ -5,8 +5,7 @@ repeats a task that raises, and an error of ours would only come again: it stand
 it. Where ``Limits.in_process`` says so, this process does the work: it writes the same files, and the driver commits
 and publishes them as ever. Decision 0040.
 
-The engine's own Spark jobs run under a label for Spark's UI, and interpreted where there is little input: generating
-and loading code takes longer then. Decision 0096.
+The engine's own Spark jobs run under a label for Spark's UI.
 """
 
 from __future__ import annotations
@@ -42,14 +41,6 @@ def mapped_in_arrow(rows: DataFrame, run: ArrowFunction, schema: StructType | st
         return run(batch.rename_columns(names) for batch in batches)
 
     return rows.toDF(*[f"c{at}" for at in range(len(names))]).mapInArrow(run_with_names, schema)
-
-
-def interpreted(rows: DataFrame) -> DataFrame:
-    """The same rows, of whose expressions Spark compiles none."""
-    from state_engine.spark.engine_session import EngineSession, moved  # PySpark is imported on first use
-
-    session = rows.sparkSession
-    return moved(rows, session.interpreted) if isinstance(session, EngineSession) else rows
 
 
 @contextmanager
@@ -171,12 +162,10 @@ class FramePartitions(TaskInput[Given]):
     Attributes:
         rows: the DataFrame.
         read: what a task is given of the batches of its partition.
-        little: whether there is so little input that Spark interprets its expressions.
     """
 
     rows: DataFrame
     read: Callable[[Iterable[pa.RecordBatch]], Given]
-    little: bool = False
 
     def answers(self, spark: SparkSession, answer: _Answer[Given]) -> list[str]:
         read = self.read  # a DataFrame cannot go to tasks
@@ -185,7 +174,7 @@ class FramePartitions(TaskInput[Given]):
             yield pa.record_batch({"report": pa.array([answer(read(batches), this_task())])})
 
         reports = mapped_in_arrow(self.rows, task, "report string")
-        return [row["report"] for row in (interpreted(reports) if self.little else reports).collect()]
+        return [row["report"] for row in reports.collect()]
 
 
 def run(

@@ -55,7 +55,7 @@ def test_the_session_carries_the_limits(spark: SparkSession) -> None:
     own = EngineSession(user)
     assert limits_of(own) is USUAL
     vars(user)["limits"] = SMALL
-    assert limits_of(own) is limits_of(own.interpreted) is limits_of(own.newSession()) is SMALL
+    assert limits_of(own) is limits_of(own.newSession()) is SMALL
     own.renew()
     assert limits_of(own) is limits_of(EngineSession(own)) is SMALL
     assert limits_of(usual) is limits_of(EngineSession(usual)) is USUAL

@@ -11,10 +11,9 @@ import pyspark
 from state_engine.machine.jars import delta_jars, jars_of
 from state_engine.machine.java import find_java_home
 from state_engine.machine.spark_versions import installed_spark
-from state_engine.spark.engine_session import INTERPRETED
 from state_engine.spark.log_store import LOG_STORE_JAR
 from state_engine.spark.session import DELTA_CATALOG, DELTA_EXTENSION, LOG_SETTINGS
-from tests.support.java import SHORT_LIVED_JAVA
+from tests.support.java import INTERPRETED, SHORT_LIVED_JAVA
 
 
 def spark_submit(directory: Path, *options: str, script: Path, master: str = "local[2]") -> list[str]:

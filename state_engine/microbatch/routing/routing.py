@@ -198,8 +198,7 @@ class Router:
         parts += [self._unparsable_blocks(rows, parallelism) for rows in refused.values()]
         parts.append(self._marker_blocks(empty, parallelism))
         shuffled = reduce(DataFrame.union, parts).repartitionById(parallelism, F.col(SUBTASK))
-        little = all(one.frame.given.interpreted for one in ready)
-        return Routed(FramePartitions(shuffled, rows_of_blocks, little), layout, steps, newest)
+        return Routed(FramePartitions(shuffled, rows_of_blocks), layout, steps, newest)
 
     def rows_of_key(self, one: RoutedInput, operator: OperatorNode, key_hash: int, *, limit: int) -> KeyRows:
         """Of an input's rows those with one key; ``limit`` of them are given."""

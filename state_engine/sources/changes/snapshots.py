@@ -321,7 +321,6 @@ class SnapshotSource(FileSource):
             made,
             labels=[*(before.labels if before else ()), *made.labels],
             detail=SnapshotSlice(snapshot.name, snapshot.at, made, before, judged),
-            bytes=(made.bytes or 0) + ((before.bytes or 0) if before else 0),
         )
 
     # -- rows ----------------------------------------------------------------------------------------------------------
