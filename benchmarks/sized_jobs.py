@@ -81,14 +81,12 @@ class Took:
 
     Attributes:
         seconds: of the whole call.
-        execute_s: of the step that runs the subtasks.
         rows_out: what the sink got.
         changed_entries, changelog_bytes: rows of changes that were written, and their size.
         subtasks: seconds by step, of each subtask.
     """
 
     seconds: float
-    execute_s: float
     rows_out: int
     changed_entries: int
     changelog_bytes: int
@@ -172,7 +170,6 @@ class SizedJob:
         kept = one.operators["kept"]
         return Took(
             seconds=seconds,
-            execute_s=one.steps_s["execute"],
             rows_out=kept.rows_out,
             changed_entries=kept.changed_entries,
             changelog_bytes=kept.changelog_bytes,

@@ -44,7 +44,6 @@ HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 GAP_MS = 30 * 60_000
 START_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
 _STRIDE, _SPREAD = 7919, 2_654_435_761
-Job = Callable[[Path], StatefulJob]
 
 
 class HoursPerElement(AlignedWindows):

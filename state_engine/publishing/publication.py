@@ -30,7 +30,7 @@ from state_engine.job.job_tables import JobTables
 from state_engine.publishing.published_tables import PublishedTables
 from state_engine.publishing.publishers import publishers
 from state_engine.publishing.sink_places import Declared, SinkPlaces
-from state_engine.sinks.base import FROM_INPUT, Publisher, naming_damage
+from state_engine.sinks.base import FROM_INPUT, naming_damage
 from state_engine.sinks.foreach_batch import ForeachBatchPublisher, ForeachBatchSink
 from state_engine.state_tables.base import TableTargets
 from state_engine.state_tables.states import published_in
@@ -284,9 +284,6 @@ class Publication:
     def knows(self, sink: str) -> bool:
         """Whether the sink of a name was found to hold something of this job, when its path was looked at."""
         return sink in self._known
-
-    def publisher(self, kind: str) -> Publisher:
-        return self._publishers[kind]
 
     def seen(self, staged: StagedSink) -> int:
         """The highest checkpoint that a sink has seen."""

@@ -24,7 +24,6 @@ from state_engine.core.state.ttl import Stamped
 from state_engine.core.types.row import Row, RowKind
 
 _TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta)
-_NOT_A_NUMBER = 'float("nan")'
 _ANY_NAN = "approx(nan, nan_ok=True)"
 
 
