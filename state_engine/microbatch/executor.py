@@ -82,7 +82,7 @@ from state_engine.sources.output_type import OutputType
 from state_engine.sources.rows import Given, rows_of
 from state_engine.sources.stream_columns import KIND_FIELD, ROW_KIND
 from state_engine.spark.no_spark import has_spark
-from state_engine.spark.placement import limits_of, placement_of
+from state_engine.spark.placement import Placement, limits_of, placement_of
 from state_engine.spark.read_failures import reading
 from state_engine.spark.shipped_code import Attempt, attempts
 from state_engine.spark.tasks import DriverTables, described
@@ -352,7 +352,7 @@ class GraphExecutor:
         schema = pa.schema([*output.kind.columns.arrow, *types, *([KIND_FIELD] if output.changing else [])])
         count = sum(files[0].rows for files in pairs)
         rows: Given = exchange_rows(pairs, schema)
-        if placement_of(limits_of(self._spark), rows=count).by_driver:
+        if placement_of(limits_of(self._spark), rows=count) is Placement.DRIVER:
             rows = pa.concat_tables([schema.empty_table(), *[read_exchange(p, schema) for p in pairs]])
         return StreamFrame(
             spark=self._spark,

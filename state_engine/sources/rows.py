@@ -18,7 +18,7 @@ import pyarrow as pa
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
-from state_engine.spark.placement import limits_of, placement_of
+from state_engine.spark.placement import Placement, limits_of, placement_of
 from state_engine.spark.spark_names import F, T
 from state_engine.spark.tasks import ArrowFunction, DriverTables, FramePartitions, TaskInput, mapped_in_arrow
 
@@ -179,7 +179,7 @@ def rows_of(given: Given, spark: SparkSession) -> Rows:
     if isinstance(given, pa.Table):
         rows = DriverRows(given)
         place = placement_of(limits_of(spark), rows=given.num_rows, held_bytes=given.nbytes)
-        return rows if place.by_driver else SparkRows(rows.as_frame(spark))
+        return rows if place is Placement.DRIVER else SparkRows(rows.as_frame(spark))
     return given if isinstance(given, TaskRows) else SparkRows(given)
 
 

@@ -59,19 +59,12 @@ NO_LIMITS = Limits(stored_bytes=maxsize, rows=maxsize, held_bytes=maxsize, in_pr
 class Placement(Enum):
     """Who works on the rows of one step."""
 
-    HERE = auto()
-    """The driver has the rows, and works on them itself."""
     DRIVER = auto()
-    """The driver has the rows, and sends each task its part, without a query."""
+    """The driver has the rows, and works on them or sends each task its part, without a query."""
     READERS = auto()
     """Each task reads all rows and keeps its own, without a query."""
     SHUFFLE = auto()
     """Tasks read the rows once, and Spark shuffles them."""
-
-    @property
-    def by_driver(self) -> bool:
-        """Whether the driver has the rows."""
-        return self in (Placement.HERE, Placement.DRIVER)
 
 
 def placement_of(
@@ -94,15 +87,15 @@ def placement_of(
 
     Example:
         >>> placement_of(Limits(), rows=20_000)
-        <Placement.DRIVER: 2>
+        <Placement.DRIVER: 1>
         >>> placement_of(Limits(), rows=20_001, readable=True, subtasks=4)
-        <Placement.READERS: 3>
+        <Placement.READERS: 2>
         >>> placement_of(Limits(readers=3), held=False, readable=True, subtasks=4)
-        <Placement.SHUFFLE: 4>
+        <Placement.SHUFFLE: 3>
     """
     few = stored_bytes <= limits.stored_bytes and rows <= limits.rows and held_bytes <= limits.held_bytes
     if held and few:
-        return Placement.HERE if limits.in_process else Placement.DRIVER
+        return Placement.DRIVER
     return Placement.READERS if readable and subtasks <= limits.readers else Placement.SHUFFLE
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -34,12 +33,7 @@ CASES: list[tuple[str, dict[str, Any], Placement]] = [
 @pytest.mark.parametrize(("facts", "place"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_the_policy(facts: dict[str, Any], place: Placement) -> None:
     assert placement_of(SMALL, **facts) is place
-    assert placement_of(NO_LIMITS, **facts | {"held": True}) is Placement.HERE
-
-
-@pytest.mark.parametrize(("rows", "place"), [(10, Placement.HERE), (11, Placement.SHUFFLE)])
-def test_tests_run_few_rows_in_their_process(rows: int, place: Placement) -> None:
-    assert placement_of(replace(SMALL, in_process=True), rows=rows) is place
+    assert placement_of(NO_LIMITS, **facts | {"held": True}) is Placement.DRIVER
 
 
 @pytest.mark.parametrize(

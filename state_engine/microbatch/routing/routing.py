@@ -176,7 +176,7 @@ class Router:
             readable=near is not None and not refused,
             subtasks=parallelism,
         )
-        if place.by_driver:
+        if place is Placement.DRIVER:
             parts = [
                 self._routed(one, table, parallelism)
                 for one, table in zip(planned_inputs, tables, strict=True)
@@ -185,7 +185,7 @@ class Router:
             refusals = [unparsable_rows(one_chunk(table[REFUSED]), parallelism) for table in unparsed]
             every = [with_watermarks(rows, layout, origins), *refusals]
             together = pa.concat_tables(every, promote_options="default").combine_chunks()
-            return Routed(DriverTables(by_subtask(together, parallelism), place is Placement.HERE), layout)
+            return Routed(DriverTables(by_subtask(together, parallelism), limits.in_process), layout)
         steps, newest = None, dict[str, int]()
         if collect is not None and layout.event_time and not layout.lead:
             steps, newest = _watermark_steps(planned_inputs, layout, origins, collect)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from state_engine.sources.base import FILE_COLUMN, PLACES, ROW_COLUMN
 from state_engine.sources.file_ranges import FileRange, Piece, in_tasks
 from state_engine.sources.rows import Given, TaskRows
-from state_engine.spark.placement import USUAL, Limits, limits_of, placement_of
+from state_engine.spark.placement import USUAL, Limits, Placement, limits_of, placement_of
 from state_engine.spark.read_failures import reading_file
 from state_engine.storage.stores.files import is_local, open_location
 from state_engine.storage.stores.in_threads import in_threads
@@ -88,7 +88,7 @@ def few_rows(ranges: Sequence[FileRange], schema: StructType, limits: Limits) ->
     wanted = plain_schema(schema)
     if wanted is None or not wanted.names:
         return None
-    if not placement_of(limits, stored_bytes=sum(r.size for r in ranges)).by_driver:
+    if placement_of(limits, stored_bytes=sum(r.size for r in ranges)) is not Placement.DRIVER:
         return None
     made, left, batches = pa.schema([*wanted, *PLACES]), limits.rows, list[pa.RecordBatch]()
     for place, one in enumerate(ranges):

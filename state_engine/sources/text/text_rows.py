@@ -31,7 +31,7 @@ from state_engine.sources.text.options import TextFormat, TextOptions
 from state_engine.sources.text.text_columns import csv_column, json_column
 from state_engine.sources.text.text_files import is_packed, text_chunks
 from state_engine.sources.text.text_values import FieldNames, short
-from state_engine.spark.placement import USUAL, Limits, placement_of
+from state_engine.spark.placement import USUAL, Limits, Placement, placement_of
 from state_engine.spark.read_failures import RefusedRecordError, reading_file
 from state_engine.spark.spark_names import T
 from state_engine.storage.stores.in_threads import in_threads
@@ -104,7 +104,7 @@ class TextRows:
             RefusedRecordError: a record does not fit, and ``keep_refused`` is not set.
         """
         sizes = [one.size * (_PACKED_SHARE if is_packed(one.uri) else 1) for one in ranges]
-        if placement_of(self._limits, stored_bytes=sum(sizes)).by_driver:
+        if placement_of(self._limits, stored_bytes=sum(sizes)) is Placement.DRIVER:
             pieces = [Piece(place, one.uri, 0, None, one.size) for place, one in enumerate(ranges)]
             return self._of_driver(self._records(pieces), keep_refused)
         tasks = self._tasks(ranges, sizes, spark.sparkContext.defaultParallelism)
