@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import accumulate, islice
+from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -57,7 +57,7 @@ from state_engine.sources.parquet.parquet_files import check_parquet_options, fo
 from state_engine.sources.parquet.parquet_rows import parquet_rows
 from state_engine.sources.path_values import PathValues, inferred_columns, values_in_path
 from state_engine.sources.row_places import STRICT, place_columns, scan_uris, scanned
-from state_engine.sources.rows import Given
+from state_engine.sources.rows import Given, batched
 from state_engine.sources.text.options import text_options
 from state_engine.sources.text.text_rows import TextRows, directory_of
 from state_engine.sources.text.text_values import Further, Missing, NameRules
@@ -526,10 +526,3 @@ def _fields(schema: Schema) -> list[pa.Field]:
             f"the schema of a FileSource names columns, such as 'k bigint', not {schema!r}"
         )
     return list(columns)
-
-
-def batched(values: Iterable[InputFile], size: int) -> Iterator[list[InputFile]]:
-    """Lists of at most so many, in order."""
-    several = iter(values)
-    while some := list(islice(several, size)):
-        yield some

@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +35,7 @@ from state_engine.sources.base import (
 )
 from state_engine.sources.local_rows import local_frame
 from state_engine.sources.output_type import OutputType
-from state_engine.sources.rows import TaskRows
+from state_engine.sources.rows import TaskRows, batched
 from state_engine.spark.shipped_code import ShippedCode, shipped
 
 _ROWS_AT_ONCE = 10_000
@@ -214,8 +213,7 @@ def _read_partition(
 
 def _column_batches(rows_or_batches: Iterable[Any], kind: StructType) -> Iterator[tuple[list[pa.Array], int]]:
     """What a reader gives, tuples or record batches, as columns."""
-    rows = iter(rows_or_batches)
-    while block := list(islice(rows, _ROWS_AT_ONCE)):
+    for block in batched(rows_or_batches, _ROWS_AT_ONCE):
         tuples = []
         for row in block:
             if isinstance(row, pa.RecordBatch):

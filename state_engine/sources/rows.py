@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -214,6 +215,13 @@ def all_tables(parts: Sequence[Given]) -> list[pa.Table] | None:
     """The tables, where all parts are tables that the driver has; else None."""
     tables = [part for part in parts if isinstance(part, pa.Table)]
     return tables if len(tables) == len(parts) else None
+
+
+def batched(values: Iterable[A], size: int) -> Iterator[list[A]]:
+    """Lists of at most so many, in order."""
+    several = iter(values)
+    while some := list(islice(several, size)):
+        yield some
 
 
 def _selected(rows: DataFrame, columns: Sequence[str]) -> DataFrame:

@@ -27,7 +27,7 @@ from state_engine.sources.base import FILE_COLUMN, REFUSED_ROWS, ROW_COLUMN, Sou
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.sources.text.json_records import JsonDialect
 from state_engine.sources.text.options import TextOptions
-from state_engine.sources.text.text_columns import ColumnReader, csv_column, json_column
+from state_engine.sources.text.text_columns import ColumnReader, columns_of, csv_column, json_column
 from state_engine.sources.text.text_values import FieldNames, NameRules, TextRules
 from state_engine.spark.kafka.cluster import Format
 from state_engine.spark.spark_names import F, T
@@ -244,14 +244,8 @@ def _columns_of(
 ) -> tuple[list[pa.Array], dict[int, str]]:
     """Columns of the values of objects, null where one is refused, and why; a text says that one is no object."""
     nothing = (None,) * len(readers)
-    values = zip(*[nothing if isinstance(one, str) else one for one in objects], strict=True)
-    problems = {row: one for row, one in enumerate(objects) if isinstance(one, str)}
-    arrays = []
-    for reader, column in zip(readers, list(values) or [()] * len(readers), strict=True):
-        array, faults = reader.array(column)
-        arrays.append(array)
-        problems = faults | problems
-    return arrays, problems
+    arrays, faults = columns_of(readers, [nothing if isinstance(one, str) else one for one in objects])
+    return arrays, faults | {row: one for row, one in enumerate(objects) if isinstance(one, str)}
 
 
 def _objects(texts: Sequence[bytes | None], names: tuple[str, ...]) -> list[tuple[Any, ...] | str]:

@@ -64,6 +64,18 @@ class ColumnReader:
         return self.kind.to_arrow(made, storage=False), faults
 
 
+def columns_of(
+    readers: Sequence[ColumnReader], rows: Sequence[Sequence[Any]]
+) -> tuple[list[pa.Array], dict[int, str]]:
+    """The columns of rows, null where a value is refused, and why rows are refused: by the first value that is."""
+    arrays, problems = [], dict[int, str]()
+    for reader, column in zip(readers, zip(*rows, strict=True) if rows else [()] * len(readers), strict=True):
+        array, faults = reader.array(column)
+        arrays.append(array)
+        problems = faults | problems
+    return arrays, problems
+
+
 def csv_column(name: str, kind: TypeInformation, rules: TextRules) -> ColumnReader:
     """Reads fields of CSV: texts, and None for null.
 

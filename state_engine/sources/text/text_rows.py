@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import pyarrow as pa
@@ -24,11 +23,11 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.sources.base import PLACES, REFUSED_ROWS, SourceFrame
 from state_engine.sources.file_columns import names_in_file
 from state_engine.sources.file_ranges import OPENING_BYTES, FileRange, Piece, in_tasks
-from state_engine.sources.rows import TaskRows
+from state_engine.sources.rows import TaskRows, batched
 from state_engine.sources.text.csv_records import CsvDialect
 from state_engine.sources.text.json_records import JsonDialect
 from state_engine.sources.text.options import TextFormat, TextOptions
-from state_engine.sources.text.text_columns import csv_column, json_column
+from state_engine.sources.text.text_columns import columns_of, csv_column, json_column
 from state_engine.sources.text.text_files import is_packed, text_chunks
 from state_engine.sources.text.text_values import FieldNames, short
 from state_engine.spark.placement import USUAL, Limits, Placement, placement_of
@@ -127,7 +126,7 @@ class TextRows:
     def _of_driver(self, rows: Iterable[Placed], keep_refused: bool) -> SourceFrame:
         good = [self.schema.empty_table()]
         bad: list[pa.Table] = []
-        for some in _batched(rows):
+        for some in batched(rows, _BATCH_ROWS):
             table, refused = self._read(some, keep_refused)
             good.append(table)
             bad += [refused] if refused.num_rows else []
@@ -138,7 +137,7 @@ class TextRows:
     def _refused_frame(self, spark: SparkSession, tasks: Sequence[Sequence[Piece]]) -> DataFrame:
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for task in (task for batch in batches for task in batch.column(0).to_pylist()):
-                for some in _batched(self._records(tasks[task])):
+                for some in batched(self._records(tasks[task]), _BATCH_ROWS):
                     yield from self._read(some, True)[1].to_batches()
 
         schema = T.StructType.fromJson(spark_schema(REFUSED_ROWS))
@@ -159,7 +158,7 @@ class TextRows:
     def _good(
         self, tasks: Sequence[Sequence[Piece]], keep_refused: bool, task: int, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        for some in _batched(self._records(tasks[task])):
+        for some in batched(self._records(tasks[task]), _BATCH_ROWS):
             yield from self._read(some, keep_refused)[0].select(list(columns)).to_batches()
 
     # -- rows ----------------------------------------------------------------------------------------------------------
@@ -171,12 +170,7 @@ class TextRows:
             RefusedRecordError: one does not fit, and ``keep_refused`` is not set.
         """
         good = [one for one in some if not one.record.problem]
-        values = zip(*[one.record.values for one in good], strict=True) if good else [()] * len(self._readers)
-        arrays, problems = [], dict[int, str]()
-        for reader, column in zip(self._readers, values, strict=True):
-            array, faults = reader.array(column)
-            arrays.append(array)
-            problems = faults | problems
+        arrays, problems = columns_of(self._readers, [one.record.values for one in good])
         places = [pa.array([one[i] for one in good], kind) for i, kind in enumerate(PLACES.types)]
         table = pa.Table.from_arrays([*arrays, *places], schema=self.schema)
         if not problems and len(good) == len(some):
@@ -192,8 +186,7 @@ class TextRows:
         return fit, pa.Table.from_pylist(letters, REFUSED_ROWS)
 
     def _records(self, pieces: Iterable[Piece]) -> Iterator[Placed]:
-        several = iter(pieces)
-        while some := list(islice(several, _FILES_AHEAD)):
+        for some in batched(pieces, _FILES_AHEAD):
             small = [one for one in some if one.bytes <= _SMALL_BYTES]
             ahead = dict(zip(small, in_threads(self._content, small), strict=True))
             for piece in some:
@@ -313,12 +306,6 @@ def _is_head(said: Any) -> TypeGuard[dict[str, Any]]:
         return False
     names, directory = said.get("names", []), said.get("directory", "")
     return isinstance(directory, str) and isinstance(names, list) and all(isinstance(n, str) for n in names)
-
-
-def _batched(rows: Iterable[Placed]) -> Iterator[list[Placed]]:
-    several = iter(rows)
-    while some := list(islice(several, _BATCH_ROWS)):
-        yield some
 
 
 def _letter(one: Placed, problem: str) -> dict[str, Any]:
