@@ -35,6 +35,7 @@ class StandIns:
         columns: names of fields, at any depth.
 
     Example:
+        >>> from state_engine import Row
         >>> stand_ins = StandIns(["user"])
         >>> stand_ins.learn(Row(user="ann@mail", amount=10))
         >>> stand_ins.replaced([Row(user="ann@mail", amount=10), "ann@mail:3", 10])
