@@ -338,7 +338,7 @@ class StatefulJob:
             if judged_state(self, sink) is not None:
                 if isinstance(bound, ShareOfLast):
                     raise ConfigurationError(
-                        f"{where}: '{sink}' shows a state, of which a checkpoint does not count changed entries: use "
+                        f"{where}: '{sink}' shows a state, and a checkpoint does not count its changed entries: use "
                         "RowsBetween, or ShareOfLast on a sink of the stream before it"
                     )
                 continue
