@@ -24,7 +24,6 @@ from state_engine.cli.progress import _Reports
 from state_engine.cli.session import progressed
 from state_engine.cli.tables import Cell, print_table, table
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, ExpectationCount, SourceProgress
-from state_engine.core.errors import ConfigurationError
 from state_engine.microbatch.reports import BatchReport
 from state_engine.queries.history_views import sources_table
 from state_engine.spark.task_progress import TaskProgress
@@ -72,11 +71,6 @@ def test_csv_has_a_header_and_one_cell_a_name() -> None:
 
 def test_people_get_the_table() -> None:
     assert "b, c" in shown("listing").stdout
-
-
-def test_both_at_once_is_refused() -> None:
-    result = shown("listing", "--json", "--csv")
-    assert isinstance(result.exception, ConfigurationError)
 
 
 def test_every_command_can_be_read_by_programs() -> None:

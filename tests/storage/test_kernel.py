@@ -273,7 +273,6 @@ print("done", flush=True)
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_two_processes_append_to_one_table(kernel: DeltaKernel, uri: str) -> None:
     kernel.create_table(uri, SCHEMA)
     other = subprocess.Popen(
