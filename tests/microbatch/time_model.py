@@ -134,7 +134,7 @@ def streams_of(job: StatefulJob, history: History, there: dict[str, list[int]]) 
     streams = {}
     for name, source in history.sources.items():
         rows = [(k, n, _datetime(at)) for k, n, at in source.rows]
-        by_strategy = name == "b" and source.idle_after_ms is not None  # which says the same
+        by_strategy = source.idle_after_ms if name == "b" else None  # which says the same
         stream = job.from_collection(
             rows,
             ROW,
@@ -142,14 +142,14 @@ def streams_of(job: StatefulJob, history: History, there: dict[str, list[int]]) 
             event_time="at",
             order_by=["at", "n"],
             max_out_of_orderness=source.delay_ms,
-            idle_after=None if by_strategy else source.idle_after_ms,
+            idle_after=None if by_strategy is not None else source.idle_after_ms,
             watermark="rows" if source.clock_delay_ms is None else "clock",
             clock_delay=source.clock_delay_ms,
             max_rows_per_batch=source.cut,
         )
-        if by_strategy:
+        if by_strategy is not None:
             strategy = WatermarkStrategy.for_bounded_out_of_orderness(source.delay_ms)
-            stream = stream.assign_timestamps_and_watermarks(strategy.with_idleness(source.idle_after_ms))
+            stream = stream.assign_timestamps_and_watermarks(strategy.with_idleness(by_strategy))
         Visible.make(job.sources[name], there[name])
         streams[name] = stream
     both = streams["a"].union(streams["b"]).key_by("k").process(Sessions(), uid="both", output_type=OUT)

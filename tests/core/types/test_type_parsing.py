@@ -28,7 +28,9 @@ _LEAVES = [
     pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary(),
     pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(10, 0), pa.decimal128(38, 18),
 ]  # fmt: skip
-_NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
+_NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6) | st.sampled_from(
+    ["a", "a b", "`", "at.time", "ü"]
+)
 
 
 def _structs(names: list[str], kinds: list[pa.DataType]) -> pa.DataType:
