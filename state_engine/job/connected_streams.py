@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.function import Function
 from state_engine.core.functions.function_calls import has_timers, takes_broadcast, takes_two_inputs
+from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.types.type_information import TypeLike
 from state_engine.job.graph import (
     Node,
@@ -108,8 +109,10 @@ def _named(node: Node) -> int:
 class BroadcastStream:
     """A broadcast stream: every subtask of the connected operator receives all rows."""
 
-    def __init__(self, job: StatefulJob, node: Node) -> None:
-        self._job, self._node = job, node
+    _states: tuple[MapStateDescriptor, ...] = ()
+
+    def __init__(self, job: StatefulJob, node: Node, states: tuple[MapStateDescriptor, ...] = ()) -> None:
+        self._job, self._node, self._states = job, node, states
 
     def _everywhere(self) -> OperatorInput | None:
         """The stream as one of two connected ones; None where it was broadcast for states."""
@@ -180,7 +183,10 @@ class BroadcastConnectedStream(Stream):
         self, job: StatefulJob, first: OperatorInput, second: BroadcastStream, *, ordered: bool = False
     ) -> None:
         super().__init__(job, first.parent)
-        self._inputs = (first, OperatorInput(second._node, broadcast=True, ordered=ordered))
+        self._inputs = (
+            first,
+            OperatorInput(second._node, broadcast=True, ordered=ordered, states=second._states),
+        )
         self._second, self._ordered = second, ordered
 
     def _plain(self, method: str) -> ConnectedStreams:

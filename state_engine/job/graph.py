@@ -14,6 +14,7 @@ from state_engine.core.function import Function
 from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.time.time_plan import NO_POLICY, TimePolicy
 from state_engine.core.time.watermark_strategy import TimestampAssigner, TimestampColumn
 from state_engine.core.types.every_type import StructType, TypeInformation
@@ -101,6 +102,7 @@ class OperatorInput:
         broadcast: whether every subtask sees all of it, as broadcast elements: before the elements of the other stream.
         ordered: whether broadcast elements stand at their places in the total order instead.
         everywhere: whether every subtask sees all of it, each element at its place in the total order.
+        states: the broadcast states that the stream was broadcast for.
     """
 
     parent: Node
@@ -108,6 +110,7 @@ class OperatorInput:
     broadcast: bool = False
     ordered: bool = False
     everywhere: bool = False
+    states: tuple[MapStateDescriptor, ...] = ()
 
     @property
     def key_columns(self) -> tuple[str, ...]:

@@ -229,10 +229,11 @@ class DataStream(StreamShortcuts):
         element as there are subtasks.
 
         Args:
-            descriptors: the broadcast states; for readers, a function asks for them by descriptor.
+            descriptors: the broadcast states, which a function asks for by descriptor. A run compares them with what is
+                stored before it reads a row.
         """
         if descriptors:
-            return BroadcastStream(self._job, self._node)
+            return BroadcastStream(self._job, self._node, descriptors)
         return BroadcastDataStream(self._job, self._node)
 
     def get_side_output(self, tag: OutputTag) -> DataStream:

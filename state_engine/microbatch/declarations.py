@@ -178,7 +178,8 @@ class Declarations:
             warnings.simplefilter("ignore")  # the real open gives them
             if opened is None:
                 return trial_open(function, info)
-            return trial_open(function, info, loader=opened.empty, keyed=operator.keyed)
+            states = [state for one in operator.inputs for state in one.states]
+            return trial_open(function, info, loader=opened.empty, keyed=operator.keyed, broadcast=states)
 
 
 @dataclass(frozen=True)

@@ -390,8 +390,8 @@ def test_a_state_of_an_operator_cannot_be_asked_for_and_dropped() -> None:
 class Rules(BroadcastProcessFunction):
     """Asks for broadcast state where it needs it, as most do."""
 
-    def __init__(self, name: str) -> None:
-        self.rules = MapStateDescriptor(name, str, int)
+    def __init__(self, name: str, kind: type = int) -> None:
+        self.rules = MapStateDescriptor(name, str, kind)
 
     def process_broadcast_element(self, value: Any, ctx: Any) -> None:
         ctx.get_broadcast_state(self.rules).put(value.k, value.v)
@@ -400,11 +400,13 @@ class Rules(BroadcastProcessFunction):
         yield (ctx.get_broadcast_state(self.rules).get(value.k),)
 
 
-def rules_job(name: str) -> StatefulJob:
+def rules_job(name: str, kind: type = int, *, declared: bool = False) -> StatefulJob:
     job = StatefulJob("kept")
     rows = job.source("rows", FileSource("/rows", schema="k string, v bigint"))
     rules = job.source("rules", FileSource("/rules", schema="k string, v bigint"))
-    out = rows.connect(rules.broadcast()).process(Rules(name), uid="f", output_type="v bigint")
+    function = Rules(name, kind)
+    everywhere = rules.broadcast(*([function.rules] if declared else []))
+    out = rows.connect(everywhere).process(function, uid="f", output_type="v bigint")
     out.sink("out", CollectSink())
     return job
 
@@ -418,6 +420,16 @@ def test_a_rename_of_broadcast_state_shows() -> None:
         run.restart(rules_job("limits"))
         with pytest.raises(StateMigrationError, match="state 'rules' holds 1 element, and the function asks"):
             run.process({"rows": [("a", 1)]})
+
+
+def test_states_that_a_stream_is_broadcast_for_are_compared_before_a_row_is_read() -> None:
+    with run_in_memory(rules_job("rules", declared=True)) as run:
+        run.process({"rules": [("a", 7)]})
+        run.restart(rules_job("rules", declared=True))
+        assert run.process({"rows": [("a", 1)]}) == {"out": [(7,)]}
+        run.restart(rules_job("rules", str, declared=True))
+        with pytest.raises(StateMigrationError, match=r"state 'rules' .*bigint.*string"):
+            run.process({})
 
 
 @pytest.mark.parametrize(

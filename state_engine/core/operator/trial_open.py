@@ -7,7 +7,7 @@ what only a task has (a model file, say): what it declared until then is returne
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
 from state_engine.core.operator_state.store import DeclaredOwnState
-from state_engine.core.state.descriptors import TIMERS, StateDescriptor
+from state_engine.core.state.descriptors import TIMERS, MapStateDescriptor, StateDescriptor
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.state_table import KeyContext
 
@@ -47,12 +47,14 @@ def trial_open(
     *,
     loader: Callable[[StateDescriptor], dict[Any, Any]] = lambda _: {},
     keyed: bool = True,
+    broadcast: Sequence[MapStateDescriptor] = (),
 ) -> TrialOpen:
     """Open a copy of a function on empty state, and close it.
 
     Args:
         loader: asked for the entries of each state that the function declares; what it raises is the problem.
         keyed: whether its stream has a key, so that there is keyed state.
+        broadcast: states that it is going to ask for with its elements.
     """
     store = KeyedStateStore(info.task_name, KeyContext(), loader)
     problem: Exception | None = None
@@ -62,6 +64,8 @@ def trial_open(
             try:
                 run.initialize()
                 run.open()
+                for descriptor in broadcast:
+                    run.store.get_broadcast_state(descriptor)
             finally:
                 own = run.store.declared
     except Exception as error:
