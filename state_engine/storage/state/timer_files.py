@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -23,32 +22,6 @@ from state_engine.storage.stores.parquet_reading import OpenParquet
 _TIME, _DOMAIN = f"{TIMERS_COLUMN}.key.time", f"{TIMERS_COLUMN}.key.domain"
 _GROWTH = 16
 """So many times as many blocks of a copy are in a stretch as in the one before."""
-
-
-class TimersOfFile(Protocol):
-    """The timers in one file."""
-
-    def within(self, window: Window) -> Sequence[TimersPart]:
-        """The parts that may hold a timer with a time in the window."""
-
-    def since(self, domain: str, since_ms: int) -> Sequence[TimersPart]:
-        """The parts that may hold a timer of the domain with this time or a later one."""
-
-    def read(self, parts: Sequence[TimersPart]) -> None:
-        """Read the columns of parts of this file."""
-
-
-class TimersPart(Protocol):
-    """Some of the timers in a file; ``columns`` is None until they are read."""
-
-    @property
-    def source(self) -> TimersOfFile:
-        """The file."""
-
-    columns: TimerColumns | None
-
-    def first(self, since_ms: int) -> int:
-        """The first time that a timer in it may have, where none has one before ``since_ms``."""
 
 
 def timers_of(file: StateFile) -> TimersOfFile:
@@ -81,6 +54,7 @@ class _RowGroup:
     times: tuple[int, int] | None
     domains: tuple[str, str] | None
     columns: TimerColumns | None = None
+    """None until they are read."""
 
     def may_have(self, window: Window) -> bool:
         """Whether there may be a timer with a time in the window."""
@@ -95,17 +69,18 @@ class _RowGroup:
         return self.domains is None or self.domains[0] <= domain <= self.domains[1]
 
     def first(self, since_ms: int) -> int:
-        """See ``TimersPart``."""
+        """The first time that a timer in it may have, where none has one before ``since_ms``."""
         return since_ms if self.times is None else max(self.times[0], since_ms)
 
 
 class ParquetTimers:
-    """The timers in the file itself; see ``TimersOfFile``."""
+    """The timers in the file itself."""
 
     def __init__(self, file: StateFile) -> None:
         self._listed = file.listed
 
     def within(self, window: Window) -> list[_RowGroup]:
+        """The parts that may hold a timer with a time in the window."""
         return [group for group in self._row_groups if group.may_have(window)]
 
     def since(self, domain: str, since_ms: int) -> list[_RowGroup]:
@@ -113,6 +88,7 @@ class ParquetTimers:
         return [group for group in self._row_groups if group.may_be(domain)]
 
     def read(self, parts: Sequence[TimersPart]) -> None:
+        """Read the columns of parts of this file."""
         groups = sorted(
             (part for part in parts if isinstance(part, _RowGroup)), key=lambda group: group.number
         )
@@ -155,12 +131,12 @@ class _Stretch:
     columns: TimerColumns | None = None
 
     def first(self, since_ms: int) -> int:
-        """See ``TimersPart``."""
+        """As of ``_RowGroup``."""
         return max(self.start_ms, since_ms)
 
 
 class CopiedTimers:
-    """The timers in the local copy of a file of a base, which counts as a whole; see ``TimersOfFile``."""
+    """The timers in the local copy of a file of a base, which counts as a whole; methods as of ``ParquetTimers``."""
 
     def __init__(self, copy: LocalCopy) -> None:
         self._copy = copy
@@ -190,3 +166,8 @@ class CopiedTimers:
 
 def _is_one(domains: tuple[str, str] | None) -> bool:
     return domains is not None and domains[0] == domains[1]
+
+
+TimersOfFile = ParquetTimers | CopiedTimers
+TimersPart = _RowGroup | _Stretch
+"""Some of the timers in a file."""
