@@ -105,9 +105,7 @@ class Duplicates:
         if self.keep == "last":
             return self._newest(node, key)
         if not self._by_time:
-            made = TypedByInput(lambda kind: FirstRow(), shows=FirstRow.shows)
-            made.shape = FirstRow.shape
-            return made
+            return TypedByInput(lambda kind: FirstRow(), shape=FirstRow.shape, shows=FirstRow.shows)
         what = "drop_duplicates(within=…)" if self.within_ms is not None else "drop_duplicates(emit='final')"
         check_event_time(node, what=what, lateness_ms=self.lateness.ms)
         return TimedByInput(
@@ -128,9 +126,13 @@ class Duplicates:
         changing = is_changing(node)
         by_time = self.sequence is None and not changing and has_event_time(node)
         newest = partial(_newest_row, key, self.sequence, by_time, changing)
-        made = TypedByInput(newest, accepts_changes=changing, emits_changes=True, shows=NewestRow.shows)
-        made.shape = shape_of_last(self.sequence, by_time=by_time)
-        return made
+        return TypedByInput(
+            newest,
+            accepts_changes=changing,
+            emits_changes=True,
+            shape=shape_of_last(self.sequence, by_time=by_time),
+            shows=NewestRow.shows,
+        )
 
 
 def _newest_row(

@@ -337,25 +337,16 @@ class Versions:
         late = self._late(node, ttl)
         of_feeds = sequence_of_feeds(node) if self.sequence is None else None
         made = partial(self._scd2, key, of_feeds, late)
-        if late is None:
-            typed = TypedByInput(
-                made,
-                gives=partial(_columns_of, made),
-                accepts_changes=Scd2.accepts_changes,
-                emits_changes=Scd2.emits_changes,
-                shows=Scd2.shows,
-            )
-            typed.shape = shape_of(self.untracked, late)
-            return typed
-        return TimedByInput(
+        typed = TypedByInput if late is None else TimedByInput
+        return typed(
             made,
             gives=partial(_columns_of, made),
-            holds_back_ms=late.ms,
+            holds_back_ms=None if late is None else late.ms,
             shape=shape_of(self.untracked, late),
             accepts_changes=Scd2.accepts_changes,
             emits_changes=Scd2.emits_changes,
             shows=Scd2.shows,
-            late_to=late.late_to,
+            late_to=None if late is None else late.late_to,
         )
 
     def _late(self, node: Node, ttl: Span | StateTtlConfig | None) -> Lateness | None:

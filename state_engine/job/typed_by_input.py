@@ -6,7 +6,7 @@ Stands in the graph until the first rows come; then the function itself is made.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from state_engine.core.functions.co_functions import KeyedCoProcessFunction
 from state_engine.core.functions.output_tag import OutputTag
@@ -16,11 +16,27 @@ from state_engine.operators.idle_keys import ForgetsIdleKeys, ForgettableFunctio
 from state_engine.sources.output_type import OutputType
 
 
+class Traits(TypedDict, total=False):
+    """What code knows of a function before it is made, see ``Function``."""
+
+    accepts_changes: bool
+    emits_changes: bool
+    gives_running_results: bool
+    holds_back_ms: int | None
+    late_to: OutputTag | None
+    late_right_to: OutputTag | None
+    sees_time: bool
+    timers_yield: bool
+    shape: str | None
+    shows: tuple[str, str | None] | None
+
+
 class TypedByInput(KeyedProcessFunction):
     """Makes a function of a keyed stream from the kind of its elements.
 
     Args:
         gives: what it emits for such elements, which are no bare values; None where outputs are of their kind.
+        traits: of the function that is made.
     """
 
     sees_time = False
@@ -30,14 +46,10 @@ class TypedByInput(KeyedProcessFunction):
         make: Callable[[OutputType], KeyedProcessFunction],
         *,
         gives: Callable[[OutputType], OutputType] | None = None,
-        accepts_changes: bool = False,
-        emits_changes: bool = False,
-        gives_running_results: bool = False,
-        shows: tuple[str, str | None] | None = None,
+        **traits: Unpack[Traits],
     ) -> None:
-        self._make, self._gives, self.shows = make, gives, shows
-        self.accepts_changes, self.emits_changes = accepts_changes, emits_changes
-        self.gives_running_results = gives_running_results
+        self._make, self._gives = make, gives
+        vars(self).update(traits)
 
     @property
     def keeps_type(self) -> bool:
@@ -54,32 +66,9 @@ class TypedByInput(KeyedProcessFunction):
 
 
 class TimedByInput(TypedByInput):
-    """The same of a function that sets timers.
-
-    Args:
-        holds_back_ms, shape, shows, late_to, timers_yield: of the function, see ``Function``.
-    """
+    """The same of a function that sets timers."""
 
     sees_time = True
-
-    def __init__(
-        self,
-        make: Callable[[OutputType], KeyedProcessFunction],
-        *,
-        gives: Callable[[OutputType], OutputType] | None = None,
-        holds_back_ms: int | None,
-        shape: str | None,
-        accepts_changes: bool = False,
-        emits_changes: bool = False,
-        shows: tuple[str, str | None] | None = None,
-        late_to: OutputTag | None = None,
-        timers_yield: bool = True,
-    ) -> None:
-        super().__init__(
-            make, gives=gives, accepts_changes=accepts_changes, emits_changes=emits_changes, shows=shows
-        )
-        self.holds_back_ms, self.shape, self.late_to = holds_back_ms, shape, late_to
-        self.timers_yield = timers_yield
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> None:
         """Of the function, once it is made."""
@@ -95,28 +84,20 @@ def forgetting(made: TypedByInput, idle: IdleTime | None) -> TypedByInput:
         assert isinstance(function, ForgettableFunction)
         return ForgetsIdleKeys(function, idle)
 
-    forgets = TimedByInput(
+    return TimedByInput(
         bound,
         gives=None if made.keeps_type else made.gives,
-        holds_back_ms=None,
         shape=made.shape,
         accepts_changes=made.accepts_changes,
         emits_changes=made.emits_changes,
+        gives_running_results=made.gives_running_results,
         shows=made.shows,
         timers_yield=idle.by_event_time and made.emits_changes,
     )
-    forgets.gives_running_results = made.gives_running_results
-    return forgets
 
 
 class TypedByInputs(KeyedCoProcessFunction):
-    """The same of a function of two streams, made from the kinds of the elements of both.
-
-    Args:
-        gives: what it emits for such elements; None where its outputs are declared.
-        accepts_changes, emits_changes, holds_back_ms, sees_time, timers_yield, shape, shows, late_to, late_right_to: of
-            the function, see ``Function``.
-    """
+    """The same of a function of two streams, made from the kinds of the elements of both."""
 
     keeps_type = False
 
@@ -125,20 +106,10 @@ class TypedByInputs(KeyedCoProcessFunction):
         make: Callable[[OutputType, OutputType], KeyedCoProcessFunction],
         *,
         gives: Callable[[OutputType, OutputType], OutputType] | None,
-        shape: str,
-        holds_back_ms: int | None = None,
-        accepts_changes: bool = False,
-        emits_changes: bool = False,
-        sees_time: bool = True,
-        shows: tuple[str, str | None] | None = None,
-        late_to: OutputTag | None = None,
-        late_right_to: OutputTag | None = None,
-        timers_yield: bool = True,
+        **traits: Unpack[Traits],
     ) -> None:
-        self._make, self._gives, self.shows = make, gives, shows
-        self.holds_back_ms, self.shape, self.sees_time = holds_back_ms, shape, sees_time
-        self.accepts_changes, self.emits_changes = accepts_changes, emits_changes
-        self.late_to, self.late_right_to, self.timers_yield = late_to, late_right_to, timers_yield
+        self._make, self._gives = make, gives
+        vars(self).update(traits)
 
     def bound(self, first: OutputType, second: OutputType) -> KeyedCoProcessFunction:
         """The function for elements of these kinds."""

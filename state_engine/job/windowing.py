@@ -153,9 +153,7 @@ class Windowing:
         function: TypedByInput
         shape = windows.shape + settings.form + form
         if isinstance(windows, Counted):
-            function = TypedByInput(made, gives=gives)
-            function.shape = shape
-            function = forgetting(function, self.idle)
+            function = forgetting(TypedByInput(made, gives=gives, shape=shape), self.idle)
         else:
             function = TimedByInput(
                 made,
