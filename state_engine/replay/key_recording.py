@@ -29,7 +29,8 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.resumption import earlier_states
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.harness.key_run import KeyBatch, KeyElement, KeyOperator
+from state_engine.core.harness.key_run import KeyBatch, KeyElement
+from state_engine.core.harness.subtask_elements import HarnessOperator
 from state_engine.core.keys.key_arrays import canonical_array, hash_columns, key_groups_of
 from state_engine.core.keys.key_groups import subtask_for_key_group
 from state_engine.core.keys.key_schema import KeySchema
@@ -108,7 +109,7 @@ class RecordedBatch:
 
     row: CheckpointRow
     path: Sequence[CheckpointRow]
-    operator: KeyOperator
+    operator: HarnessOperator
     batch: KeyBatch
     restored: SubtaskSnapshot | None
     outputs: list[OutputSpec]
@@ -379,10 +380,10 @@ def _recorded(
     return RecordedBatch(row, path, operator, batch, resumption.restored, spec.outputs, inputs)
 
 
-def _operator(key: RecordedKey, spec: SubtaskSpec, rows: ReceivedRows) -> KeyOperator:
+def _operator(key: RecordedKey, spec: SubtaskSpec, rows: ReceivedRows) -> HarnessOperator:
     node = key.node
     ordered = any(one.ordered for one in node.inputs)
-    return KeyOperator(
+    return HarnessOperator(
         uid=spec.uid,
         function=spec.function,
         output_type=spec.outputs[0].kind.element,

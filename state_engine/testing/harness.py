@@ -28,6 +28,7 @@ from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunc
 from state_engine.core.harness.harness_batch import HarnessBatch, watermarks
 from state_engine.core.harness.harness_run import BatchSettings, HarnessRun, Unchanged
 from state_engine.core.harness.harness_state import HarnessState
+from state_engine.core.harness.subtask_elements import HarnessOperator
 from state_engine.core.keys.key_form import DeclaredKey, KeyForm
 from state_engine.core.keys.key_groups import assign_to_key_group, check_parallelism, subtask_for_key_group
 from state_engine.core.operator.element_kinds import (
@@ -338,10 +339,9 @@ class OperatorHarness:
         timed = [
             (one, self._broadcast_time(one), kind) for one, kind in zip(broadcast, of_broadcast, strict=True)
         ]
-        runs = self._runs(end_watermark_ms=batch.marks[-1])
+        runs = self._runs(end_watermark_ms=batch.marks[-1], drain=drain)
         for run in runs:
-            kinds = batch.kinds_of(run.subtask)
-            run.run(*batch.of(run.subtask), kinds=kinds, broadcast=timed, drain=drain)
+            run.run(batch.of(run.subtask, timed))
 
         def apart(refusal: Refusal) -> bool:
             return refusal.broadcast and not self.ordered
@@ -449,31 +449,35 @@ class OperatorHarness:
         parts = [arrow_type(part.type).from_arrow(part)[0] for part in columns]
         return tuple(parts) if len(parts) > 1 else parts[0]
 
-    def _runs(self, *, end_watermark_ms: int) -> list[HarnessRun]:
+    def _runs(self, *, end_watermark_ms: int, drain: bool = False) -> list[HarnessRun]:
         """The subtasks of a batch; nothing of the harness changes before all of them are through."""
-        settings = BatchSettings(
-            function=self.function,
-            operator=_NAME,
-            parallelism=self.parallelism,
-            max_parallelism=self.max_parallelism,
-            clock_ms=self.clock_ms,
-            watermark_ms=self._stored.watermark_ms,
-            end_watermark_ms=end_watermark_ms,
-            has_event_time=self.timestamp_of is not None,
-            output_type=self._output,
+        operator = HarnessOperator(
+            _NAME,
+            self.function,
+            self._output,
+            input_type=self._inputs[0],
+            key_type=self._key_type,
             key_form=self._key_form(),
-            ordered=self.ordered,
-            changing=self._emits_changes,
-            dead_letters=self.on_error == "dead_letter",
             side_outputs=None
             if self.side_outputs is None
             else {tag.tag_id: tag for tag in self.side_outputs},
-            parameters=dict(self.parameters),
+            has_event_time=self.timestamp_of is not None,
+            ordered=self.ordered,
+            emits_changes=self._emits_changes,
+            dead_letters=self.on_error == "dead_letter",
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            parameters=self.parameters,
+        )
+        settings = BatchSettings(
+            operator,
+            clock_ms=self.clock_ms,
+            watermark_ms=self._stored.watermark_ms,
+            end_watermark_ms=end_watermark_ms,
             checkpoint_id=self._stored.checkpoint_id + 1,
             state=self._stored.keyed,
+            drain=drain,
             backend=self.backend,
-            input_type=self._inputs[0],
-            key_type=self._key_type,
         )
         return [HarnessRun(settings, subtask, start) for subtask, start in enumerate(self._assigned())]
 

@@ -16,12 +16,12 @@ from state_engine.core.harness.harness_state import stored_elements
 from state_engine.core.harness.key_run import (
     KeyBatch,
     KeyElement,
-    KeyOperator,
     KeyRun,
     KeyStep,
     Timers,
     holds_anything,
 )
+from state_engine.core.harness.subtask_elements import HarnessOperator
 from state_engine.core.keys.key_groups import key_group_of_hash, subtask_for_key_group
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.operator_state.operator_snapshot import BROADCAST, StateElements, SubtaskSnapshot
@@ -316,10 +316,10 @@ def _operator(
     schema: KeySchema,
     inputs: Sequence[OutputType],
     outputs: Mapping[str, OutputType],
-) -> KeyOperator:
+) -> HarnessOperator:
     ordered, declared = any(one.ordered for one in node.inputs), declared_key(node)
     streams: list[Node] = [node, *(SideOutputNode(node, tag) for tag in node.side_outputs.values())]
-    return KeyOperator(
+    return HarnessOperator(
         uid=node.uid,
         function=node.function.bound(*inputs) if isinstance(node.function, Typed) else node.function,
         output_type=outputs[""].element,

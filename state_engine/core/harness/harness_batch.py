@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from state_engine.core.harness.harness_run import HarnessRun
+from state_engine.core.harness.subtask_elements import SubtaskElements
 from state_engine.core.operator.output_order import place_of_output
 from state_engine.core.operator.outputs import Origin, TimerOrigin
 from state_engine.core.time.watermarks import combined, moves_of, watermarks_before
@@ -43,15 +44,17 @@ class HarnessBatch:
     idle: frozenset[int] = frozenset()
     kinds: list[RowKind] | None = None
 
-    def of(self, subtask: int) -> tuple[list[Any] | None, list[Any], list[int | None], list[int]]:
-        """Keys, elements and times of one subtask, and the watermarks before them."""
+    def of(self, subtask: int, broadcast: Sequence[tuple[Any, int | None, RowKind]]) -> SubtaskElements:
+        """The elements of one subtask, and the broadcast elements before them."""
         mine = self.parts[subtask]
-        keys = None if self.keys is None else [self.keys[i] for i in mine]
-        elements, stamps = [self.elements[i] for i in mine], [self.stamps[i] for i in mine]
-        return keys, elements, stamps, [self.marks[i] for i in mine]
-
-    def kinds_of(self, subtask: int) -> list[RowKind] | None:
-        return None if self.kinds is None else [self.kinds[i] for i in self.parts[subtask]]
+        return SubtaskElements(
+            None if self.keys is None else [self.keys[i] for i in mine],
+            [self.elements[i] for i in mine],
+            [self.stamps[i] for i in mine],
+            [self.marks[i] for i in mine],
+            None if self.kinds is None else [self.kinds[i] for i in mine],
+            broadcast,
+        )
 
     def in_order(self, runs: list[HarnessRun], tag: str | None) -> tuple[list[Any], list[int | None]]:
         """The outputs of all subtasks in total order, and their event times; of a side output by the id of its tag."""

@@ -13,11 +13,10 @@ from typing import Any
 
 from state_engine.core.errors import UserFunctionError, ValueTypeError
 from state_engine.core.functions.function_calls import has_timers
-from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction
+from state_engine.core.harness.subtask_elements import HarnessOperator, SubtaskElements
 from state_engine.core.harness.vectorized_run import VectorizedElements, columns_of_type
-from state_engine.core.keys.key_form import KeyForm
 from state_engine.core.keys.key_groups import assign_to_key_group, key_group_range, subtask_for_key_group
 from state_engine.core.operator.operator_lifecycle import Resumption
 from state_engine.core.operator.outputs import ElementOutputs, ElementRefused, Refusal
@@ -38,28 +37,20 @@ from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """What all subtasks of a batch have in common; see ``OperatorHarness`` and ``StreamOperator`` for the names."""
+    """What all subtasks of a batch have in common.
 
-    function: Any
-    operator: str
-    parallelism: int
-    max_parallelism: int
+    Attributes:
+        drain: whether to fire all event-time timers at the end.
+    """
+
+    operator: HarnessOperator
     clock_ms: int
     watermark_ms: int
     end_watermark_ms: int
-    has_event_time: bool
-    output_type: TypeInformation
-    dead_letters: bool
-    side_outputs: dict[str, OutputTag] | None
-    parameters: dict[str, str]
     checkpoint_id: int
     state: MemoryState
+    drain: bool
     backend: Any = None
-    key_form: KeyForm | None = None
-    ordered: bool = False
-    changing: bool = False
-    input_type: TypeInformation | None = None
-    key_type: TypeInformation | None = None
 
 
 class HarnessRun:
@@ -67,41 +58,25 @@ class HarnessRun:
 
     def __init__(self, settings: BatchSettings, subtask: int, start: SubtaskSnapshot | None) -> None:
         self._settings, self.subtask, self._start = settings, subtask, start
-        self.function = copy.deepcopy(settings.function)
+        self._operator = settings.operator
+        self.function = copy.deepcopy(self._operator.function)
         self.out, self.state = ElementOutputs(), SubtaskSnapshot()
         self.changes: list[tuple[StateDescriptor, list[Change]]] = []
         self.metrics: dict[str, float] = {}
 
-    def run(
-        self,
-        keys: list[Any] | None,
-        values: list[Any],
-        stamps: list[int | None],
-        marks: list[int],
-        *,
-        kinds: list[RowKind] | None,
-        broadcast: list[tuple[Any, int | None, RowKind]],
-        drain: bool,
-    ) -> None:
-        """Feed the elements. Raises what the function raised, unless refused elements are set aside.
-
-        Args:
-            keys, values, stamps, marks, kinds: of the elements: their times, and the watermarks before them.
-            drain: whether to fire all event-time timers at the end.
-        """
+    def run(self, given: SubtaskElements) -> None:
+        """Feed the elements. Raises what the function raised, unless refused elements are set aside."""
         context = self._context()
         if isinstance(self.function, VectorizedKeyedFunction):
-            self._run_vectorized(
-                self.function, context, keys or [], values, stamps, marks, kinds=kinds, drain=drain
-            )
+            self._run_vectorized(self.function, context, given)
             return
-        with self._working_state(keys, context) as (store, changes):
-            operator = self._operator(context, store)
+        with self._working_state(given.keys, context) as (store, changes):
+            operator = self._stream_operator(context, store)
             try:
                 operator.open()
                 try:
-                    self._feed(operator, keys, values, stamps, marks, kinds=kinds, broadcast=broadcast)
-                    self._fire_rest(operator, drain=drain)
+                    self._feed(operator, given)
+                    self._fire_rest(operator)
                     self.state = operator.snapshot()
                 finally:
                     operator.close()
@@ -117,53 +92,45 @@ class HarnessRun:
             clock_ms=s.clock_ms,
             watermark_ms=watermark_ms,
             checkpoint_watermark_ms=watermark_ms,
-            has_event_time=s.has_event_time,
+            has_event_time=self._operator.has_event_time,
         )
-        context.present = s.key_form
+        context.present = self._operator.key_form
         return context
 
-    def _feed(
-        self, operator: StreamOperator, keys: list[Any] | None, values: list[Any], stamps: list[int | None],
-        marks: list[int], *, kinds: list[RowKind] | None, broadcast: list[tuple[Any, int | None, RowKind]],
-    ) -> None:  # fmt: skip
-        if broadcast:
-            elements, times, of_each = zip(*broadcast, strict=True)
+    def _feed(self, operator: StreamOperator, given: SubtaskElements) -> None:
+        if given.broadcast:
+            elements, times, of_each = zip(*given.broadcast, strict=True)
             operator.process_broadcast(elements, times, self.out, kinds=of_each)
-        process = operator.process_in_order if self._settings.ordered else operator.process
-        process(keys, values, stamps, self.out, watermarks=marks, kinds=kinds)
+        process = operator.process_in_order if self._operator.ordered else operator.process
+        process(given.keys, given.values, given.stamps, self.out, watermarks=given.marks, kinds=given.kinds)
 
-    def _fire_rest(self, operator: StreamOperator, *, drain: bool) -> None:
-        operator.fire_rest(self._settings.end_watermark_ms, self.out, drain=drain)
+    def _fire_rest(self, operator: StreamOperator) -> None:
+        operator.fire_rest(self._settings.end_watermark_ms, self.out, drain=self._settings.drain)
 
     def _run_vectorized(
-        self, function: VectorizedKeyedFunction, context: KeyContext, keys: list[Any], values: list[Any],
-        stamps: list[int | None], marks: list[int], *, kinds: list[RowKind] | None, drain: bool,
-    ) -> None:  # fmt: skip
-        s = self._settings
-        assert s.input_type is not None
-        assert s.key_type is not None
-        end_ms = MAX_TIMESTAMP if drain else s.end_watermark_ms
+        self, function: VectorizedKeyedFunction, context: KeyContext, given: SubtaskElements
+    ) -> None:
+        s, of = self._settings, self._operator
+        end_ms = MAX_TIMESTAMP if s.drain else s.end_watermark_ms
         due = self._keys_with_due_timers(end_ms) if function.uses_timers else []
-        batch = VectorizedElements(
-            keys, values, stamps, marks, kinds, also=due, load=self._loader([*keys, *due]),
-            input_type=s.input_type, key_type=s.key_type, timed=s.has_event_time,
-        )  # fmt: skip
+        load = self._loader([*(given.keys or []), *due])
+        batch = VectorizedElements(given, of, also=due, load=load)
         operator = VectorizedOperator(
             function,
             info=self._info(),
             context=context,
-            columns=columns_of_type(s.output_type),
+            columns=columns_of_type(of.output_type),
             stored=batch,
             end_ms=end_ms,
-            dead_letters=s.dead_letters,
-            side_outputs=s.side_outputs,
-            changing=s.changing,
+            dead_letters=of.dead_letters,
+            side_outputs=of.side_outputs,
+            changing=of.emits_changes,
             resumption=self._resumption,
         )
         try:
             operator.open()
             try:
-                self.changes = batch.run(operator, self.out, s.output_type)
+                self.changes = batch.run(operator, self.out, of.output_type)
                 self.state = operator.snapshot()
             finally:
                 operator.close()
@@ -173,12 +140,11 @@ class HarnessRun:
 
     def collect(self, max_elements: int) -> bool:
         """Run a source; whether it may have more."""
-        s = self._settings
         operator = SourceOperator(
             self.function,
             info=self._info(),
-            output_type=s.output_type,
-            clock_ms=s.clock_ms,
+            output_type=self._operator.output_type,
+            clock_ms=self._settings.clock_ms,
             resumption=self._resumption,
         )
         operator.open()
@@ -196,32 +162,30 @@ class HarnessRun:
         self, keys: list[Any] | None, context: KeyContext
     ) -> Iterator[tuple[KeyedStateStore | None, Callable[[], Any]]]:
         """Keyed states of the batch, and what gives their changes at its end."""
-        s = self._settings
+        s, of = self._settings, self._operator
         if keys is None:
             yield None, list
         elif s.backend is None:
-            store = KeyedStateStore(s.operator, context, self._loader(keys))
+            store = KeyedStateStore(of.uid, context, self._loader(keys))
             yield store, lambda: list(store.changes())
         else:
-            own = key_group_range(s.max_parallelism, s.parallelism, self.subtask)
+            own = key_group_range(of.max_parallelism, of.parallelism, self.subtask)
             load = self._loader(keys)
-            with s.backend.create_keyed_backend(
-                s.operator, key_groups=own, context=context, load=load
-            ) as keyed:
+            with s.backend.create_keyed_backend(of.uid, key_groups=own, context=context, load=load) as keyed:
                 yield keyed.store, lambda: keyed.snapshot(s.checkpoint_id).result()
 
-    def _operator(self, context: KeyContext, store: KeyedStateStore | None) -> StreamOperator:
-        s = self._settings
+    def _stream_operator(self, context: KeyContext, store: KeyedStateStore | None) -> StreamOperator:
+        s, of = self._settings, self._operator
         return StreamOperator(
             self.function,
             info=self._info(),
             store=store,
             context=context,
             timers=TimerService(s.clock_ms, s.watermark_ms),
-            output_type=s.output_type,
-            dead_letters=s.dead_letters,
-            side_outputs=s.side_outputs,
-            changing=s.changing,
+            output_type=of.output_type,
+            dead_letters=of.dead_letters,
+            side_outputs=of.side_outputs,
+            changing=of.emits_changes,
             resumption=self._resumption,
         )
 
@@ -231,26 +195,27 @@ class HarnessRun:
         return Resumption(made, self._start, made - 1)
 
     def _info(self) -> TaskInfo:
-        s = self._settings
-        return TaskInfo(s.operator, self.subtask, s.parallelism, s.max_parallelism, parameters=s.parameters)
+        of = self._operator
+        return TaskInfo(
+            of.uid, self.subtask, of.parallelism, of.max_parallelism, parameters=dict(of.parameters)
+        )
 
     def _loader(self, keys: Iterable[Any]) -> Callable[[StateDescriptor], dict[Any, Any]]:
-        s, touched = self._settings, {key for key in keys if key is not NO_KEY}
+        state, touched = self._settings.state, {key for key in keys if key is not NO_KEY}
         if has_timers(self.function):
-            touched |= {k for k in s.state.keys_with_timers() if self._owns(k)}
-        return lambda descriptor: s.state.load(descriptor, touched, operator=s.operator)
+            touched |= {k for k in state.keys_with_timers() if self._owns(k)}
+        return lambda descriptor: state.load(descriptor, touched, operator=self._operator.uid)
 
     def _keys_with_due_timers(self, end_ms: int) -> list[Any]:
-        stored = self._settings.state.load(
-            TimersDescriptor(), self._settings.state.keys_with_timers(), operator=self._settings.operator
-        )
+        state = self._settings.state
+        stored = state.load(TimersDescriptor(), state.keys_with_timers(), operator=self._operator.uid)
         due = (k for k, timers in stored.items() if any(t <= end_ms and d == EVENT for t, d in timers))
         return [key for key in due if self._owns(key)]
 
     def _owns(self, key: Any) -> bool:
-        s = self._settings
-        group = assign_to_key_group(key, s.max_parallelism)
-        return subtask_for_key_group(s.max_parallelism, s.parallelism, group) == self.subtask
+        of = self._operator
+        group = assign_to_key_group(key, of.max_parallelism)
+        return subtask_for_key_group(of.max_parallelism, of.parallelism, group) == self.subtask
 
 
 class Unchanged(TypeInformation):

@@ -14,10 +14,9 @@ from itertools import repeat
 from typing import Any
 
 from state_engine.core.functions.checkpointed import CheckpointListener
-from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction
 from state_engine.core.harness.harness_run import BatchSettings, HarnessRun
-from state_engine.core.keys.key_form import KeyForm
+from state_engine.core.harness.subtask_elements import HarnessOperator, SubtaskElements
 from state_engine.core.operator.element_kinds import shown_changes, split
 from state_engine.core.operator.late_elements import LateElement
 from state_engine.core.operator.operator_lifecycle import Resumption
@@ -27,7 +26,6 @@ from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.descriptors import TIMERS, StateDescriptor
 from state_engine.core.state.memory_state import UNSTAMPED, MemoryState
 from state_engine.core.state.state_table import NO_KEY, KeyContext, KeyedEntries
-from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
 
@@ -83,34 +81,6 @@ class KeyBatch:
 
 
 @dataclass(frozen=True)
-class KeyOperator:
-    """The operator that a key is run on; see ``OperatorHarness`` and ``StreamOperator`` for the names.
-
-    Attributes:
-        two_inputs: whether elements come to the function by their input.
-        subtask: that owns the key.
-    """
-
-    uid: str
-    function: Any
-    output_type: TypeInformation
-    input_type: TypeInformation
-    key_type: TypeInformation
-    key_form: KeyForm | None = None
-    side_outputs: Mapping[str, OutputTag] = field(default_factory=dict)
-    has_event_time: bool = False
-    two_inputs: bool = False
-    ordered: bool = False
-    changing: bool = False
-    emits_changes: bool = False
-    dead_letters: bool = False
-    subtask: int = 0
-    parallelism: int = 1
-    max_parallelism: int = 128
-    parameters: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class KeyStep:
     """One element of the key, or the timers that fire at the end of a micro-batch.
 
@@ -152,7 +122,7 @@ class KeyRun:
     """
 
     def __init__(
-        self, operator: KeyOperator, key: Any, state: MemoryState, restored: SubtaskSnapshot | None = None
+        self, operator: HarnessOperator, key: Any, state: MemoryState, restored: SubtaskSnapshot | None = None
     ) -> None:
         self.operator, self.key = operator, key
         self.state, self.subtask_state = state, restored
@@ -160,7 +130,7 @@ class KeyRun:
     def run(self, batch: KeyBatch) -> list[KeyStep]:
         """Run one micro-batch. Raises what the function raises, unless refused elements are set aside."""
         before = self.values(), self.timers()
-        run = _TracedRun(self._settings(batch), self.operator, self.key, batch, self.subtask_state)
+        run = _TracedRun(self._settings(batch), self.key, batch, self.subtask_state)
         run.start()
         for descriptor, changes in run.changes:
             self.state.fold(descriptor, changes)
@@ -192,27 +162,14 @@ class KeyRun:
         return sorted(self.state.entries.get(TIMERS, {}).get(self.key, {}))
 
     def _settings(self, batch: KeyBatch) -> BatchSettings:
-        o = self.operator
         return BatchSettings(
-            function=o.function,
-            operator=o.uid,
-            parallelism=o.parallelism,
-            max_parallelism=o.max_parallelism,
+            self.operator,
             clock_ms=batch.clock_ms,
             watermark_ms=batch.watermark_ms,
             end_watermark_ms=batch.end_watermark_ms,
-            has_event_time=o.has_event_time,
-            output_type=o.output_type,
-            dead_letters=o.dead_letters,
-            side_outputs=dict(o.side_outputs),
-            parameters=dict(o.parameters),
             checkpoint_id=batch.checkpoint_id,
             state=self.state,
-            key_form=o.key_form,
-            ordered=o.ordered,
-            changing=o.emits_changes,
-            input_type=o.input_type,
-            key_type=o.key_type,
+            drain=batch.drain,
         )
 
 
@@ -222,29 +179,27 @@ class _TracedRun(HarnessRun):
     def __init__(
         self,
         settings: BatchSettings,
-        operator: KeyOperator,
         key: Any,
         batch: KeyBatch,
         restored: SubtaskSnapshot | None,
     ) -> None:
-        super().__init__(settings, operator.subtask, restored)
-        self._of, self._key, self._batch = operator, key, batch
+        super().__init__(settings, settings.operator.subtask, restored)
+        self._key, self._batch = key, batch
         self.steps: list[KeyStep] = []
 
     def start(self) -> None:
-        batch, changing = self._batch, self._of.changing
-        given = batch.elements
+        given = self._batch.elements
         if isinstance(self.function, VectorizedKeyedFunction):  # late ones pass by
             given = [one for one in given if not one.late]
-        self.run(
+        elements = SubtaskElements(
             [NO_KEY if one.late or self._is_broadcast(one) else self._key for one in given],
             [self._value(one) for one in given],
             [one.timestamp for one in given],
             [one.watermark for one in given],
-            kinds=[one.kind for one in given] if changing else None,
-            broadcast=[(one.value, one.timestamp, one.kind) for one in batch.broadcast],
-            drain=batch.drain,
+            [one.kind for one in given] if self._operator.changing else None,
+            [(one.value, one.timestamp, one.kind) for one in self._batch.broadcast],
         )
+        self.run(elements)
 
     def taken(self, since: Mapping[str | None, int]) -> list[tuple[str | None, Any]]:
         """The outputs behind those that were counted before."""
@@ -254,20 +209,21 @@ class _TracedRun(HarnessRun):
         taken = []
         for tag, part in parts:
             values = part.values[since.get(tag, 0) :]
-            kinds, plain = split(values) if self._settings.changing else ([], values)
-            shown = shown_changes(plain, kinds) if self._settings.changing else plain
+            changes = self._operator.emits_changes
+            kinds, plain = split(values) if changes else ([], values)
+            shown = shown_changes(plain, kinds) if changes else plain
             taken += list(zip(repeat(tag), shown))
         return taken
 
     def _value(self, one: KeyElement) -> Any:
         if one.late:
-            tag = None if one.late_to is None else self._of.side_outputs[one.late_to]
+            tag = None if one.late_to is None else (self._operator.side_outputs or {})[one.late_to]
             return LateElement(tag, one.value)
-        paired = self._of.two_inputs or self._of.ordered
+        paired = self._operator.two_inputs or self._operator.ordered
         return (one.input - 1, one.value) if paired else one.value
 
     def _is_broadcast(self, one: KeyElement) -> bool:
-        return self._of.ordered and one.input == 2
+        return self._operator.ordered and one.input == 2
 
     def _context(self) -> KeyContext:
         context = super()._context()
@@ -278,10 +234,7 @@ class _TracedRun(HarnessRun):
     def _resumption(self) -> Resumption:
         return Resumption(self._batch.checkpoint_id, self._start, self._batch.parent_id)
 
-    def _feed(
-        self, operator: StreamOperator, keys: list[Any] | None, values: list[Any], stamps: list[int | None],
-        marks: list[int], *, kinds: list[RowKind] | None, broadcast: list[tuple[Any, int | None, RowKind]],
-    ) -> None:  # fmt: skip
+    def _feed(self, operator: StreamOperator, given: SubtaskElements) -> None:
         for one in self._batch.broadcast:
             self._step("broadcast", one, operator, partial(self._process_broadcast, operator, one))
         for index, one in enumerate(self._batch.elements):
@@ -295,9 +248,9 @@ class _TracedRun(HarnessRun):
 
     def _process(self, operator: StreamOperator, index: int, one: KeyElement) -> None:
         key = NO_KEY if one.late or self._is_broadcast(one) else self._key
-        kinds = [one.kind] if self._of.changing else None
+        kinds = [one.kind] if self._operator.changing else None
         value = self._value(one)
-        if self._of.ordered:
+        if self._operator.ordered:
             operator.process_in_order(
                 [key], [value], [one.timestamp], self.out, watermarks=[one.watermark], kinds=kinds, diverts=one.late
             )  # fmt: skip
@@ -307,8 +260,8 @@ class _TracedRun(HarnessRun):
             watermarks=[one.watermark], kinds=kinds, diverts=one.late, first=index,
         )  # fmt: skip
 
-    def _fire_rest(self, operator: StreamOperator, *, drain: bool) -> None:
-        self._step("timers", None, operator, partial(super()._fire_rest, operator, drain=drain))
+    def _fire_rest(self, operator: StreamOperator) -> None:
+        self._step("timers", None, operator, partial(super()._fire_rest, operator))
         if self.steps[-1].is_quiet:
             self.steps.pop()
 

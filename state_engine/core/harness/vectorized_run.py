@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from state_engine.core.harness.subtask_elements import HarnessOperator, SubtaskElements
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.operator.column_outputs import ColumnOutputs
 from state_engine.core.operator.column_states import Changed, ChangedEntries, MapEntries, StateColumn
@@ -27,26 +28,22 @@ class VectorizedElements:
     """The elements of one subtask of a harness, and the state of their keys, as columns.
 
     Args:
-        keys, values, stamps, marks, kinds: of the elements: their times, and the watermarks before them.
         also: keys with due timers.
         load: gives the stored entries of a state.
     """
 
     def __init__(
         self,
-        keys: list[Any],
-        values: list[Any],
-        stamps: list[int | None],
-        marks: list[int],
-        kinds: list[RowKind] | None,
+        given: SubtaskElements,
+        operator: HarnessOperator,
         *,
         also: list[Any],
         load: Callable[[StateDescriptor], dict[Any, Any]],
-        input_type: TypeInformation,
-        key_type: TypeInformation,
-        timed: bool,
     ) -> None:
-        self._load = load
+        input_type, key_type, timed = operator.input_type, operator.key_type, operator.has_event_time
+        assert input_type is not None
+        assert key_type is not None
+        self._load, keys = load, given.keys or []
         numbers = {key: number for number, key in enumerate(dict.fromkeys([*keys, *also]))}
         self.keys = list(numbers)
         declared = DeclaredKey.of("key", key_type)
@@ -56,12 +53,14 @@ class VectorizedElements:
             for kind, part in zip(declared.types, parts, strict=True)
         ]
         self.rows = VectorizedRows(
-            to_table(values, columns_of_type(input_type), scalar=not isinstance(input_type, StructType)),
+            to_table(
+                given.values, columns_of_type(input_type), scalar=not isinstance(input_type, StructType)
+            ),
             np.fromiter((numbers[key] for key in keys), np.int64, len(keys)),
             pa.table(columns, names=list(declared.names)),
-            timestamps=pa.array(stamps, pa.int64()) if timed else None,
-            watermarks=pa.array(marks, pa.int64()) if timed else None,
-            kinds=None if kinds is None else pa.array([kind.value for kind in kinds], pa.int8()),
+            timestamps=pa.array(given.stamps, pa.int64()) if timed else None,
+            watermarks=pa.array(given.marks, pa.int64()) if timed else None,
+            kinds=None if given.kinds is None else pa.array([k.value for k in given.kinds], pa.int8()),
         )
 
     def load(self, descriptor: StateDescriptor) -> StateColumn:
