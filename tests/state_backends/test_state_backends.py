@@ -21,8 +21,7 @@ from state_engine.core.state.descriptors import (
 )
 from state_engine.core.state.state_table import KeyContext
 from state_engine.core.state.ttl import Stamped, StateTtlConfig
-from state_engine.state_backends.snapshot_task import SnapshotTask
-from state_engine.state_backends.state_backend import StateBackend
+from state_engine.state_backends.state_backend import SnapshotTask, StateBackend
 from tests.core.state.models import (
     CONFIGS,
     KINDS,

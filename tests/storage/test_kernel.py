@@ -27,7 +27,7 @@ from state_engine.storage.delta.kernel import (
     Transaction,
     TransactionTakenError,
 )
-from state_engine.storage.delta.local_file_system import use_plain_local_files
+from state_engine.storage.delta.kernel_engines import use_plain_local_files
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.layout import TABLE_PROPERTIES
 from state_engine.storage.stores.files import write_parquet

@@ -3,6 +3,9 @@
 Emits the aggregates of the key for every element. All accumulators of a key are one value state; aggregates that need
 the values themselves keep them in sorted maps besides. After the last row of a key nothing of it is kept. Mirrors
 Flink's ``GroupAggFunction``. Decision 0065.
+
+On a stream of inserts ``VectorizedAggregates`` does the same by whole columns, bit for bit: ``KeyedAggregates`` is the
+definition, and a batch that columns cannot compute exactly is left to it. Decision 0075.
 """
 
 from __future__ import annotations
@@ -10,15 +13,61 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pyarrow as pa
+
 from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
-from state_engine.operators.aggregates.column_aggregates import VectorizedAggregates
+from state_engine.core.functions.vectorized_functions import (
+    KEY,
+    ROW,
+    PerElement,
+    StandsForElements,
+    VectorizedKeyedFunction,
+    VectorizedResult,
+)
+from state_engine.core.types.columns import one_chunk
+from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.group_accumulators import GroupAccumulators, Kept
 from state_engine.operators.aggregates.plan import AggregatePlan
+from state_engine.operators.aggregates.segments import Segments
 from state_engine.operators.idle_keys import ForgettableFunction
 from state_engine.operators.key_values import key_values
 from state_engine.operators.retraction import NO_RESULT, ResultOfKey, takes_back
+
+
+class VectorizedAggregates(StandsForElements):
+    """Emits, for every row, the key and the aggregates of its rows so far.
+
+    Args:
+        plan: of the aggregates, for rows that do not change.
+    """
+
+    def __init__(self, plan: AggregatePlan, columns: PlanOverColumns) -> None:
+        self._plan, self._columns = plan, columns
+
+    @classmethod
+    def of(cls, plan: AggregatePlan) -> VectorizedAggregates | None:
+        """The function over columns; None where a step has no form over columns."""
+        columns = PlanOverColumns.of(plan)
+        return None if columns is None else cls(plan, columns)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        runtime_context.get_state(self._plan.state)
+
+    def process_batch(
+        self, rows: pa.Table, state: pa.Table, ctx: VectorizedKeyedFunction.Context
+    ) -> VectorizedResult:
+        if ctx.kinds is not None:
+            raise PerElement
+        name, segments = self._plan.state.name, Segments(rows[KEY].to_numpy())
+        after, results = self._columns.added(rows, one_chunk(state[name]), segments)
+        keys = [column.take(rows[KEY]) for column in state.columns[1:-1]]
+        names = [*state.column_names[1:-1], *(result.name for result in self._plan.results), ROW]
+        return VectorizedResult(
+            pa.table([*keys, *map(segments.in_rows, results), rows[ROW]], names=names),
+            state=pa.table({KEY: state[KEY], name: after}),
+        )
 
 
 class KeyedAggregates(ResultOfKey, ForgettableFunction):

@@ -1,7 +1,7 @@
 """What declared aggregates are on a stream.
 
 ``plan`` binds them to its columns: which accumulators are kept of a key, in which states, and which columns come out.
-It runs nothing: ``group_accumulators`` does, row by row, and ``column_aggregates`` by whole columns. Plays the part of
+It runs nothing: ``group_accumulators`` does, row by row, and ``column_plan`` by whole columns. Plays the part of
 Flink's ``AggregateInfoList``. Decision 0065.
 """
 

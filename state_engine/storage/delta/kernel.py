@@ -42,8 +42,7 @@ from state_engine.storage.delta.commit_ends import (
 from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.kernel_engines import KernelEngines
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.delta.log_checkpoints import write_log_checkpoint
-from state_engine.storage.delta.log_cleanup import clean_log
+from state_engine.storage.delta.log_cleanup import clean_log, write_log_checkpoint
 from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.delta.snapshots import LogEntry, Snapshots
 from state_engine.storage.delta.store_checks import LogStores, StoreChecks, Verdict

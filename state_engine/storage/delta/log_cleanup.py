@@ -1,4 +1,4 @@
-"""Cleans up the log of a Delta table after a log checkpoint, as Delta's Spark writers do.
+"""Log checkpoints of a Delta table, and what cleans up its log after one, as Delta's Spark writers do.
 
 Kernel 4.4 never gets that far after a commit (its hook loads the snapshot by version, for which it cleans nothing),
 and leaves checksums in any case. The log of a local table is listed whole for each snapshot (20 µs a file), so what
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
+from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.log_names import log_checkpoints, version_of
 from state_engine.storage.stores import store_clock
 from state_engine.storage.stores.files import join, open_location
@@ -52,3 +54,23 @@ def _delete_each(directory: str, names: Sequence[str]) -> None:
     for name in names:
         with suppress(FileNotFoundError):
             at.inside(name).delete()
+
+
+def write_log_checkpoint(classes: KernelClasses, engine: Any, uri: str, version: int) -> None:
+    """Write the log checkpoint of a version, and the hint at it.
+
+    Kernel 4.4 reads the log while it writes. Where the reading fails it closes the file, and a closed file is a visible
+    one, by which readers miss files. Here everything is read before the file is begun. Decision 0051.
+    """
+    snapshot = classes.table.forPath(engine, uri).getSnapshotAsOfVersion(engine, version)
+    actions, batches = snapshot.getCreateCheckpointIterator(engine), classes.list(())
+    try:
+        while actions.hasNext():
+            batches.add(actions.next())
+    finally:
+        actions.close()
+    log = snapshot.getLogPath()
+    path = classes.file_names.checkpointFileSingular(log, version).toString()
+    engine.getParquetHandler().writeParquetFileAtomically(path, classes.iterator(batches))
+    hint = classes.log_checkpoint(version, actions.getNumberOfAddActions(), classes.optional.empty())
+    classes.checkpointer(log).writeLastCheckpointFile(engine, hint)

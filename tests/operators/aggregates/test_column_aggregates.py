@@ -20,11 +20,10 @@ from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.aggregates import keyed_aggregates
 from state_engine.operators.aggregates.accumulators import BIGINT, DOUBLE, Extreme, SumNumbers
 from state_engine.operators.aggregates.column_accumulators import merging_form, running_form
-from state_engine.operators.aggregates.column_aggregates import VectorizedAggregates
 from state_engine.operators.aggregates.declarations import Aggregate, avg, max_, min_
 from state_engine.operators.aggregates.exact_columns import running_sums
 from state_engine.operators.aggregates.exact_sum import exact_sum, rounded_sum
-from state_engine.operators.aggregates.keyed_aggregates import KeyedAggregates
+from state_engine.operators.aggregates.keyed_aggregates import KeyedAggregates, VectorizedAggregates
 from state_engine.operators.aggregates.plan import plan
 from state_engine.operators.aggregates.segments import Segments
 from state_engine.state_backends.state_backend import StateBackend
