@@ -61,7 +61,6 @@ def check_aggregates(
 
     Args:
         origins: what makes the rows of the stream change; empty where they are only added.
-        merge: whether parts of windows are merged.
     """
     for name, aggregate in aggregates.items():
         if isinstance(aggregate, AggregateFunction):

@@ -129,7 +129,6 @@ class Windowing:
         """Add the operator, and read the side output of its late rows.
 
         Args:
-            accepts_changes: whether rows can be taken back.
             form: what is kept, see ``Contents``.
             shows: the state that a table of windows shows, see ``Function``; without, that of the windows.
             gives: what comes out for rows of some kind; without, and without ``output_type``, such rows.
@@ -239,13 +238,7 @@ def windowing(
     time: WindowTime = "event",
     idle: IdleTime | None = None,
 ) -> Windowing:
-    """Windows of a stream, as ``window`` and ``window_all`` take them.
-
-    Args:
-        add: adds an operator behind the stream.
-        rows: the stream with its key.
-        idle: of count windows, see ``Windowing``.
-    """
+    """Windows of a stream, as ``window`` and ``window_all`` take them."""
     check_choice(time, get_args(WindowTime), what="time")
     if isinstance(windows, ClockWindows):
         windows, time = windows.windows, "clock"

@@ -188,7 +188,6 @@ class ComparedState:
 
     Attributes:
         former: the name that it is recorded with; None where it is new.
-        changes: what changed, as texts.
         ttl: its time to live now, as rows record it.
     """
 

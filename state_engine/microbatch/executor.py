@@ -100,7 +100,6 @@ class GraphExecutor:
     """Runs one batch of one job.
 
     Args:
-        layout: where files go.
         reads: where state is read; None for where files go.
     """
 

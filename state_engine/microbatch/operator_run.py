@@ -80,10 +80,6 @@ def subtask_spec(
     """What all subtasks of an operator are given; ``key_schema`` comes from ``checked_key``.
 
     Dead letters that are sent again reach the function, however late they are.
-
-    Args:
-        layout: where files go.
-        reads: where state is read.
     """
     recorded = batch.parent.operator(operator.uid) if batch.parent else None
     function, key = operator.function, declared_key(operator)

@@ -30,11 +30,7 @@ from state_engine.operators.timed_rows import TimedRows, plus, times_are_timesta
 
 
 class ColumnFirstRow(StandsForElements):
-    """Emits the first row of each key in the total order, and no other one.
-
-    Args:
-        descriptor: of whether there was one.
-    """
+    """Emits the first row of each key in the total order, and no other one."""
 
     def __init__(self, descriptor: ValueStateDescriptor) -> None:
         self._descriptor = descriptor

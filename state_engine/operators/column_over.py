@@ -67,7 +67,6 @@ class ColumnOver(StandsForElements):
 
     Args:
         over: the aggregates: all of spans, or all of last rows.
-        plan: the same over columns.
         at_once: whether a row comes out at its own place.
     """
 

@@ -161,7 +161,6 @@ class FirstRowsInTime(KeyedProcessFunction):
     """The same by event time: rows wait until all of their time have come, and the earliest one comes out.
 
     Args:
-        row_type: of the elements.
         within_ms: as for ``FirstRowsWithin``; None keeps one row of each key, for ever.
 
     State: ``waiting``, the rows within the lateness of the watermark, and ``seen``.

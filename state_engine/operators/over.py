@@ -66,7 +66,6 @@ class OverPlan:
     """Aggregates of the rows before, on a stream.
 
     Attributes:
-        fields: of a row, which aggregates are of.
         columns: that come out behind those of the row.
         timed, others: the plans of aggregates with a reach, and of those of all rows; None where there are none.
 

@@ -35,7 +35,6 @@ class KeptRows:
     Args:
         plan: of the aggregates that are computed of rows, over the fields that are kept; None where there are none.
         sums: of the aggregates of spans that take rows back; None where there are none.
-        fields: of a row.
         span_ms: the longest one; None without.
         number: how many last rows are kept, at least; 0 without.
     """

@@ -29,7 +29,6 @@ class RowExpectation(FilterFunction):
     """A filter over columns, which counts.
 
     Args:
-        name: of the rule.
         rule: a condition on columns as SQL, or a function from the rows of a subtask to a boolean column.
 
     Example:

@@ -31,9 +31,6 @@ class WaitingRows:
     State: ``waiting``, a sorted map ``(at, n) → row``, of the rows within the lateness of the watermark, and a timer
     for the first of them. A row in front of that sets another one.
 
-    Args:
-        row_type: of the elements.
-
     Example:
         >>> from state_engine import KeyedProcessFunction
         >>> from state_engine.core.types.type_parsing import to_type

@@ -63,10 +63,6 @@ class KeyBatch:
     Attributes:
         elements: in total order.
         broadcast: broadcast elements that come before them.
-        watermark_ms, end_watermark_ms: before and after the micro-batch.
-        checkpoint_watermark_ms: of the parent checkpoint.
-        drain: whether the input has ended for good.
-        parent_id: the micro-batch that it continues.
     """
 
     elements: Sequence[KeyElement] = ()

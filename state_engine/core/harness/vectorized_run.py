@@ -29,7 +29,6 @@ class VectorizedElements:
 
     Args:
         also: keys with due timers.
-        load: gives the stored entries of a state.
     """
 
     def __init__(

@@ -95,7 +95,6 @@ class ColumnOutputs:
     Attributes:
         times_ms: event times of their own; null of those that have none. None where none has.
         kinds: ``RowKind.value`` of each; None where outputs have no kinds.
-        tag: of a side output.
     """
 
     table: pa.Table

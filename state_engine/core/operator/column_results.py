@@ -43,12 +43,7 @@ class ColumnResults:
 
     Args:
         method: the method that gave the tables, for messages.
-        rows: how many rows it was given.
-        keys, hashes: those of the batch.
         watermarks: the one before each row, where the stream has event time.
-        start_ms, end_ms: those before and after the batch.
-        timed: whether the stream has event time.
-        changing: whether outputs have kinds.
 
     Raises, from all methods:
         ConfigurationError: a table does not fit.

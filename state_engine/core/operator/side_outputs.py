@@ -94,7 +94,6 @@ class MarkedOutputs:
 
     Args:
         normalise: makes an output what was declared; MARKED where it has marks.
-        timed: whether the stream has event time.
     """
 
     def __init__(

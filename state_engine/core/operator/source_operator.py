@@ -13,11 +13,7 @@ from state_engine.core.types.every_type import TypeInformation
 
 
 class SourceOperator:
-    """Runs a source: ``open``, ``run``, ``snapshot``, ``close``. What the function raises comes out as it is.
-
-    Args:
-        resumption: where it continues.
-    """
+    """Runs a source: ``open``, ``run``, ``snapshot``, ``close``. What the function raises comes out as it is."""
 
     def __init__(
         self,

@@ -53,7 +53,6 @@ class StreamOperator(GuardedOperator):
         dead_letters: whether refused elements are set aside instead of ending the batch.
         side_outputs: the side outputs that somebody reads, by the id of their tag; None takes any tag.
         changing: whether outputs, those of side outputs too, have kinds: then each is an ``ElementChange``.
-        resumption: where it continues.
     """
 
     def __init__(

@@ -96,13 +96,10 @@ class VectorizedOperator(GuardedOperator):
     """One subtask during one micro-batch: ``open``, ``process``, ``snapshot``, ``close``.
 
     Args:
-        columns: of outputs.
         stored: the state of the keys of the batch.
         end_ms: the watermark at the end of the batch; the largest long in a drain.
         dead_letters: whether refused rows are set aside instead of ending the batch.
         side_outputs: the side outputs that somebody reads, by the id of their tag; None takes any tag.
-        changing: whether outputs have kinds.
-        resumption: where it continues.
     """
 
     def __init__(

@@ -231,9 +231,6 @@ class DeclaredOwnState:
     def evolution(self, scheme: str, stored: str) -> Evolution | None:
         """How stored elements are read; None where they are of the declared type.
 
-        Args:
-            stored: their type, as text.
-
         Raises:
             StateMigrationError: the declaration would misread them.
         """

@@ -42,9 +42,7 @@ class SubtaskOutputs:
     """Writes the outputs of one subtask.
 
     Args:
-        work: its report lists the files.
         rows: that the outputs came from.
-        put: writes the files, see ``write_parquet``.
     """
 
     def __init__(self, work: SubtaskWork, rows: ReceivedRows, put: PutFile) -> None:
@@ -186,7 +184,6 @@ def write_exchange_files(
     Args:
         table, order: outputs and their order columns, row for row.
         written: a file that holds the outputs already, by full URI; they are not written twice then.
-        put: see ``write_parquet``.
     """
 
     def written_to(uri: str, rows: pa.Table) -> DataFile:

@@ -117,7 +117,6 @@ class VectorizedKeyedState:
     """Keyed state of one operator in one subtask, for the keys of its batch.
 
     Args:
-        events: rows in total order.
         timers: whether the keys with a due timer belong to the batch.
     """
 

@@ -29,7 +29,6 @@ class GroupState:
 
     Args:
         key: the columns of the state's key, behind the start of the group.
-        in_windows: whether groups are windows.
         apart: behind the name of the state.
     """
 

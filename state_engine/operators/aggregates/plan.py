@@ -47,8 +47,6 @@ def check_able(aggregates: Mapping[str, Aggregate], *, retract: bool, merge: boo
     """Refuse aggregates that cannot do what a stream or its windows need.
 
     Args:
-        retract: whether rows are taken back.
-        merge: whether accumulators are merged.
         of: why, for messages.
 
     Raises:
@@ -101,7 +99,6 @@ def plan(
     Args:
         scalar: whether its elements are bare values of the one column.
         retract: whether rows are taken back: then extremes keep all values.
-        merge: whether accumulators are merged.
 
     Raises:
         ConfigurationError: an aggregate does not fit the columns, or cannot do what is needed.

@@ -163,12 +163,7 @@ class Fields:
 def step_of(
     name: str, aggregate: Aggregate, fields: Fields, *, retract: bool
 ) -> tuple[AggregateStep, Result]:
-    """What is kept for an aggregate, and its result; the place of the step is not known yet.
-
-    Args:
-        name: of the column that it becomes.
-        retract: whether values are taken back.
-    """
+    """What is kept for an aggregate, and its result; the place of the step is not known yet."""
     if aggregate.of_function is not None:
         return _function(name, aggregate, fields)
     kind, what = aggregate.kind, str(aggregate)

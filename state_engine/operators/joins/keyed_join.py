@@ -51,8 +51,6 @@ class KeyedJoin(KeyedCoProcessFunction, Generic[S]):
     """Base of the joins: rows of one key meet, unless a part of the key is null.
 
     Args:
-        left_type, right_type: of the elements of the two streams.
-        results: what comes out.
         record_key: whether keys are records, or of several columns: then their parts may be null.
     """
 

@@ -44,9 +44,6 @@ class AlignedWindows(WindowOperator):
 
     State: ``(size + lateness) / part`` entries a key; a key without open windows has none.
 
-    Args:
-        contents: keeps the rows.
-
     Raises, of a row, when it is processed:
         ValueTypeError: it has no event time, or one that has no windows.
         RetractionError: it takes back what was never added.

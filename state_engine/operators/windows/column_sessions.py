@@ -39,9 +39,6 @@ class ColumnSessions(StandsForElements):
 
     Its timers are sufficient, and not always those of ``SessionWindows``, which follow from the order of rows. Each
     open session has one at its end or before, and each closed one where its end is forgotten.
-
-    Args:
-        sessions, closed: descriptors of the states.
     """
 
     uses_timers = True

@@ -37,8 +37,6 @@ class ListOrder:
     """How lists are made.
 
     Attributes:
-        n: how many rows a list has.
-        by: columns to compare.
         ties: whether rows equal to the last one are in the list, too.
         shows_rank, shows_key: whether these come out.
     """
@@ -56,7 +54,6 @@ class ColumnTopRows(ColumnWindows):
 
     Args:
         windows, parts: the windows, and the descriptor of what they count.
-        top: descriptor of the lists.
     """
 
     def __init__(

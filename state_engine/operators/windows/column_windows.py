@@ -48,11 +48,7 @@ _KINDS = (str(RowKind.INSERT), str(RowKind.UPDATE_BEFORE), str(RowKind.UPDATE_AF
 
 
 class ColumnWindows(StandsForElements):
-    """Emits the aggregates of the rows of each key and window, once it is closed; or of tumbling ones with each row.
-
-    Args:
-        descriptor: of the parts of windows.
-    """
+    """Emits the aggregates of the rows of each key and window, once it is closed; or of tumbling ones with each row."""
 
     uses_timers = True
 

@@ -30,7 +30,6 @@ class Contents:
 
     Attributes:
         kept_type: of the entry of a part.
-        takes_back: whether rows may be updated and deleted.
         form: what is kept, as text behind the shape of the windows; empty of aggregates, which may come and go.
     """
 

@@ -100,9 +100,6 @@ class CountWindows(WindowOperator, ForgettableFunction):
 
     State: the rows or accumulators of windows that are not full, and the number of rows of each key, for ever or until
     the key is forgotten.
-
-    Args:
-        contents: keeps the rows, which are only added.
     """
 
     def __init__(

@@ -44,9 +44,6 @@ class SessionWindows(WindowOperator):
     State: the open sessions of a key; besides, one number a key, for a gap longer. With a computed gap that number
     stays, because the next gap may be of any length.
 
-    Args:
-        contents: keeps the rows, which are only added.
-
     Raises, of a row, when it is processed:
         ValueTypeError: it has no event time, or its computed gap is not above 0.
     """

@@ -91,11 +91,7 @@ def add_action(file: DataFile, partition: Mapping[str, str | int]) -> Action:
 
 
 def added_file(path: str, *, size: int, stats: str, partition: Mapping[str, str] | None = None) -> Action:
-    """What adds a file to a table as new data.
-
-    Args:
-        path: relative to the table.
-    """
+    """What adds a file to a table as new data; its path is relative to the table."""
     return {
         "add": {
             "path": quote(path, safe="/:=@"),

@@ -148,7 +148,6 @@ def write_changes(
 
     Args:
         write_id, subtask, attempt: make the name unique.
-        put: see ``write_parquet``.
     """
     path = partition_path(write_id, file_name(write_id, subtask, attempt))
     file = write_parquet(changes, join(uri, path), row_group=ROW_GROUP, short_lived=True, put=put)

@@ -63,7 +63,6 @@ def write_subtask_state(
         snapshot: the state of this subtask at the end of the micro-batch.
         write_id, attempt: name the attempt to write, and this try of the task.
         parent: what the parent checkpoint holds of the operator; None where it does not know it.
-        put: see ``write_parquet``.
 
     Returns:
         The file, None where nothing changed or all lists are empty; and every state of the subtask with its one part,
