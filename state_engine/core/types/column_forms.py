@@ -6,6 +6,9 @@ of their fields, or by position, as names in storage may be older ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +31,7 @@ from state_engine.core.types.every_type import (
     TimeType,
     TypeInformation,
 )
+from state_engine.core.types.walk import with_parts
 
 _PLAIN = (
     BigIntegerType, BooleanType, BytesType, DateType, DecimalType, FloatType, InstantType, IntegerType, StringType,
@@ -72,15 +76,9 @@ def in_form(
         return pa.nulls(len(array), wanted)
     if isinstance(kind, StructType) and pa.types.is_struct(array.type):
         return _record(array, kind, stored=stored, by_name=by_name)
-    if isinstance(kind, ListType) and pa.types.is_list(array.type):
-        offsets, values = _parts(array, array.values)
-        made = in_form(values, kind.element, stored=stored, by_name=by_name)
-        return pa.ListArray.from_arrays(offsets, made, type=wanted, mask=_nulls(array))
-    if isinstance(kind, DictType) and pa.types.is_map(array.type):
-        offsets, keys = _parts(array, array.keys)
-        keys, items = in_form(keys, kind.key, stored=stored, by_name=by_name), _parts(array, array.items)[1]
-        items = in_form(items, kind.value, stored=stored, by_name=by_name)
-        return pa.MapArray.from_arrays(offsets, keys, items, type=wanted, mask=_nulls(array))
+    lists, maps = pa.types.is_list(array.type), pa.types.is_map(array.type)
+    if (isinstance(kind, ListType) and lists) or (isinstance(kind, DictType) and maps):
+        return _turned(array, kind, partial(in_form, stored=stored, by_name=by_name), wanted)
     return _single(array, kind, wanted, stored=stored)
 
 
@@ -100,14 +98,7 @@ def with_defaults(array: pa.Array, kind: TypeInformation) -> pa.Array:
             rows = np.where(parts[n].is_null(), len(array), np.arange(len(array)))
             parts[n] = pa.concat_arrays([parts[n], default]).take(pa.array(rows))
         return pa.StructArray.from_arrays(parts, fields=list(kind.storage), mask=_nulls(array))
-    if isinstance(kind, ListType):
-        offsets, values = _parts(array, array.values)
-        values = with_defaults(values, kind.element)
-        return pa.ListArray.from_arrays(offsets, values, type=kind.storage, mask=_nulls(array))
-    assert isinstance(kind, DictType)
-    offsets, keys = _parts(array, array.keys)
-    items = with_defaults(_parts(array, array.items)[1], kind.value)
-    return pa.MapArray.from_arrays(offsets, keys, items, type=kind.storage, mask=_nulls(array))
+    return _turned(array, kind, with_defaults, kind.storage)
 
 
 def times_as_text(array: pa.Array, kind: TypeInformation) -> pa.Array:
@@ -126,15 +117,7 @@ def times_as_text(array: pa.Array, kind: TypeInformation) -> pa.Array:
         parts = [times_as_text(array.field(n), part) for n, part in enumerate(kind.types)]
         fields = [field.with_type(part.type) for field, part in zip(array.type, parts, strict=True)]
         return pa.StructArray.from_arrays(parts, fields=fields, mask=_nulls(array))
-    if isinstance(kind, ListType):
-        offsets, values = _parts(array, array.values)
-        return pa.ListArray.from_arrays(offsets, times_as_text(values, kind.element), mask=_nulls(array))
-    if isinstance(kind, DictType):
-        offsets, keys = _parts(array, array.keys)
-        items = times_as_text(_parts(array, array.items)[1], kind.value)
-        return pa.MapArray.from_arrays(offsets, times_as_text(keys, kind.key), items, mask=_nulls(array))
-    assert isinstance(kind, TimeType)
-    return kind.as_text(array)
+    return kind.as_text(array) if isinstance(kind, TimeType) else _turned(array, kind, times_as_text)
 
 
 def _record(array: pa.Array, kind: StructType, *, stored: bool, by_name: bool) -> pa.Array:
@@ -215,8 +198,13 @@ def _nulls(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-def _parts(array: pa.Array, parts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Offsets from 0 on, and what they cut, of a (possibly sliced) list or map array."""
-    offsets = array.offsets.to_numpy()
-    start, end = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-    return pa.array((offsets - start).astype(np.int32)), parts.slice(start, end - start)
+def _turned(
+    array: pa.Array,
+    kind: TypeInformation,
+    turn: Callable[[pa.Array, TypeInformation], pa.Array],
+    wanted: pa.DataType | None = None,
+) -> pa.Array:
+    """A list or map array, each part of which is turned by its type."""
+    assert isinstance(kind, ListType | DictType)
+    parts = [kind.element] if isinstance(kind, ListType) else [kind.key, kind.value]
+    return with_parts(array, [lambda values, part=part: turn(values, part) for part in parts], wanted)

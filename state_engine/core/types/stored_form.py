@@ -7,11 +7,10 @@ states are stored in the widest type of their kind. Plays the part of a Flink se
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from state_engine.core.errors import StateMigrationError
 from state_engine.core.types.ddl import ddl_text, quoted
-from state_engine.core.types.walk import common_shape, shape_of
+from state_engine.core.types.walk import common_shape, shape_of, with_parts
 
 _WAY_OUT = "Give the new field another name"
 
@@ -39,14 +38,10 @@ def conform(array: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | 
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
     if shape == "list" and pa.types.is_list(kind):
-        offsets, start, end = _offsets(array)
-        values = conform(array.values.slice(start, end - start), kind.value_type)
-        return pa.ListArray.from_arrays(offsets, values, type=kind, mask=array.is_null())
+        return with_parts(array, [lambda values: conform(values, kind.value_type)], kind)
     if shape == "map":
-        offsets, start, end = _offsets(array)
-        keys = conform(array.keys.slice(start, end - start), kind.key_type)
-        items = conform(array.items.slice(start, end - start), kind.item_type)
-        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=array.is_null())
+        turned = [lambda keys: conform(keys, kind.key_type), lambda items: conform(items, kind.item_type)]
+        return with_parts(array, turned, kind)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), kind)
     raise StateMigrationError(
@@ -139,9 +134,3 @@ def _grown_fields(column: pa.DataType, needed: pa.DataType) -> list[pa.Field]:
         if name not in column.names:
             made.append(pa.field(name, kind))
     return made
-
-
-def _offsets(array: pa.Array) -> tuple[pa.Array, int, int]:
-    """Offsets from 0 on, and where the parts of a (possibly sliced) list or map array begin and end."""
-    start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    return pc.subtract(array.offsets, pa.scalar(start, pa.int32())), start, end

@@ -8,9 +8,10 @@ and a map. Plays the part of Flink's ``LogicalTypeVisitor``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 Made = TypeVar("Made")
@@ -85,6 +86,27 @@ def common_shape(one: pa.DataType, other: pa.DataType) -> Shape | None:
     """
     shape = shape_of(one)
     return shape if shape == shape_of(other) and (shape == "plain" or one.id == other.id) else None
+
+
+def with_parts(
+    array: pa.Array, turned: Sequence[Callable[[pa.Array], pa.Array]], wanted: pa.DataType | None = None
+) -> pa.Array:
+    """A list or map array, which may be sliced, with other parts.
+
+    Args:
+        turned: what the elements of a list become; what the keys and the values of a map become.
+        wanted: the type; by default that of the parts.
+
+    Example:
+        >>> with_parts(pa.array([[1], None, [2, 3]]).slice(1), [lambda part: part.cast(pa.string())]).to_pylist()
+        [None, ['2', '3']]
+    """
+    offsets, mask = array.offsets.to_numpy(), array.is_null() if array.null_count else None
+    start, end = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+    given = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
+    parts = [turn(part.slice(start, end - start)) for turn, part in zip(turned, given, strict=True)]
+    make = pa.ListArray.from_arrays if len(parts) == 1 else pa.MapArray.from_arrays
+    return make(pa.array((offsets - start).astype(np.int32)), *parts, type=wanted, mask=mask)
 
 
 def converter(
