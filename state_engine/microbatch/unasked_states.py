@@ -177,8 +177,6 @@ class UnaskedStates:
         """Whether the files hold an entry that is neither deleted nor expired."""
         files, most = state_files(self._layout, self._path, recorded.uid), recorded.max_parallelism
         spec = BaseSpec(
-            uri="",
-            base_id="",
             key_type=KeySchema.recorded(recorded.key_schema, recorded.key_type).storage,
             states=(_without_exception(state),),
             max_parallelism=most,

@@ -119,14 +119,7 @@ def _leave_out(engine: StateEngine, job: str, name: str) -> str:
         raise StatelakeError(f"job '{job}': checkpoint {lost_id} is no longer the newest: {_BACKUP}")
     _check_unseen(engine.context.publication(tables), history, lost_id)
     attempt = tables.clock.attempt()
-    row = continuing(
-        parent,
-        kind=CheckpointKind.RETENTION,
-        checkpoint_id=lost_id + 1,
-        write_id=attempt.write_id,
-        created_at=attempt.created_at,
-        requested_by=REQUESTED_BY,
-    )
+    row = continuing(parent, CheckpointKind.RETENTION, lost_id + 1, attempt, requested_by=REQUESTED_BY)
     tables.log.commit([AddCheckpoint(row), LeaveOut([name])], NewestIs(history.newest_id))
     return f"job '{job}': checkpoint {lost_id} is left out, the head is that of checkpoint {parent.checkpoint_id}"
 

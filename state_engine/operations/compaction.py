@@ -64,24 +64,24 @@ def write_base(
     uid: str,
     *,
     base_id: str,
-    max_parallelism: int,
-    clock_ms: int,
-    watermark_ms: int | None,
+    max_parallelism: int | None = None,
     key_groups: Sequence[KeyGroupRange] | None = None,
     savepoint: str | None = None,
     listing: Sequence[str] = (),
 ) -> WrittenBase:
     """Fold an operator's state at the end of a path into the files of a base, which no reader sees yet.
 
+    What has expired by the clock and the watermark of the path's last row is left out.
+
     Args:
-        max_parallelism: number of key groups of the base; another one than the checkpoint's for a change of it.
-        clock_ms, watermark_ms: of the checkpoint; what has expired by them is left out.
+        max_parallelism: number of key groups of the base, where it changes; by default the operator's.
         savepoint: directory for the files of a savepoint; by default they are for the operator's own table.
         listing: names of states of which the entries that are left out are listed.
     """
     operator = path[-1].operator(uid) if path else None
     if operator is None:
         raise ConfigurationError(f"there is no state of an operator '{uid}' to make a base of")
+    max_parallelism = operator.max_parallelism if max_parallelism is None else max_parallelism
     check_max_parallelism(max_parallelism)
     _check_groups(operator, key_groups, max_parallelism)
     files = state_files(layout, path, uid)
@@ -100,8 +100,8 @@ def write_base(
         key_type=parse_ddl(operator.key_schema).arrow,
         states=tuple(operator.states),
         max_parallelism=max_parallelism,
-        clock_ms=clock_ms,
-        watermark_ms=watermark_ms,
+        clock_ms=path[-1].clock_ms,
+        watermark_ms=path[-1].watermark_of(uid),
         full_snapshot=savepoint is not None,
         changelog=layout.changelog(uid),
         listing=tuple(listing),

@@ -282,14 +282,7 @@ class HeadOperations:
             attempt: that wrote files for it; None for a new one.
         """
         attempt = attempt or self._tables.clock.attempt()
-        planned = continuing(
-            parent,
-            kind=kind,
-            checkpoint_id=history.next_id,
-            write_id=attempt.write_id,
-            created_at=attempt.created_at,
-            requested_by=self._requested_by,
-        )
+        planned = continuing(parent, kind, history.next_id, attempt, requested_by=self._requested_by)
         row = self._tables.log.commit([AddCheckpoint(planned), *updates], NewestIs(history.newest_id))
         self._publication.publish(row, self._declared)
         return row

@@ -37,6 +37,7 @@ from state_engine.core.checkpoints.updates import (
     Unpin,
     Update,
 )
+from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.job.job_tables import JobTables
@@ -195,7 +196,7 @@ class Maintenance:
         self, path: Sequence[CheckpointRow], operator: OperatorCheckpoint, base_id: str, *, full: bool
     ) -> _NewBase | None:
         """Write and list the files of a base, which nobody reads before a row names it; None where none is needed."""
-        head, uid, layout = path[-1], operator.uid, self._tables.layout
+        uid, layout = operator.uid, self._tables.layout
         everything = KeyGroupRange(0, operator.max_parallelism - 1)
         groups = self._groups(path, operator, full=full)
         if not groups:
@@ -206,9 +207,6 @@ class Maintenance:
             path,
             uid,
             base_id=base_id,
-            max_parallelism=operator.max_parallelism,
-            clock_ms=head.clock_ms,
-            watermark_ms=head.watermark_of(uid),
             key_groups=groups,
             listing=[one.state for one in published_on(path) if one.operator == uid],
         )
@@ -296,14 +294,8 @@ class Maintenance:
         name = write_id or self._tables.clock.attempt().write_id
         while True:
             history, head = self._head()
-            row = continuing(
-                head,
-                kind=kind,
-                checkpoint_id=history.next_id,
-                write_id=name,
-                created_at=self._tables.clock.now(),
-                requested_by=self._requested_by,
-            )
+            attempt = WriteAttempt(name, self._tables.clock.now())
+            row = continuing(head, kind, history.next_id, attempt, requested_by=self._requested_by)
             planned = updates(row, history)
             if planned is None:
                 return None

@@ -129,12 +129,7 @@ class MaxParallelismChange:
         self._check_went_on(path, before.as_of)
         # what is not in force yet is read as if it were: bases, and the changes since
         upon = continuing(
-            head,
-            kind=CheckpointKind.RESCALE,
-            checkpoint_id=head.checkpoint_id + 1,
-            write_id=self._attempt.write_id,
-            created_at=self._attempt.created_at,
-            requested_by="",
+            head, CheckpointKind.RESCALE, head.checkpoint_id + 1, self._attempt, requested_by=""
         )
         path = [*path, _InForce(before, self._attempt.write_id, self._max).applied(upon)]
         return _Folded(
@@ -165,7 +160,7 @@ class MaxParallelismChange:
         instead_of: Sequence[BaseFile] = (),
     ) -> list[BaseFile]:
         """Write files of a base and list them in its table; no checkpoint names them yet."""
-        uid, base_id, head = operator.uid, self._attempt.write_id, path[-1]
+        uid, base_id = operator.uid, self._attempt.write_id
         files = write_base(
             self._spark,
             self._tables.layout,
@@ -173,8 +168,6 @@ class MaxParallelismChange:
             uid,
             base_id=base_id,
             max_parallelism=self._max,
-            clock_ms=head.clock_ms,
-            watermark_ms=head.watermark_of(uid),
             key_groups=None if groups is None else [KeyGroupRange(g, g) for g in groups],
         ).files
         self._tables.list_base(operator, files, base_id, instead_of=instead_of)

@@ -164,19 +164,15 @@ class Savepoints:
     def _copy_keyed(
         self, operator: OperatorCheckpoint, on_path: list[CheckpointRow], path: str, copy_id: str
     ) -> OperatorCheckpoint:
-        head = on_path[-1]
         written = write_base(
             self._spark,
             self._tables.layout,
             on_path,
             operator.uid,
             base_id=copy_id,
-            max_parallelism=operator.max_parallelism,
-            clock_ms=head.clock_ms,
-            watermark_ms=head.watermark_of(operator.uid),
             savepoint=join(path, operator_directory(operator.uid)),
         )
-        whole = BaseRange(0, operator.max_parallelism - 1, copy_id, head.checkpoint_id)
+        whole = BaseRange(0, operator.max_parallelism - 1, copy_id, on_path[-1].checkpoint_id)
         return replace(operator.unwritten(), bases=[whole], base_files=written.files)
 
     def _copy_operator_state(

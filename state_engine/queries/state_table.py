@@ -81,8 +81,6 @@ def _entries(
     groups = declared.operator.max_parallelism
     wanted = wanted or KeyGroupRange(0, groups - 1)
     spec = BaseSpec(
-        uri=layout.base(declared.operator.uid),
-        base_id="",
         key_type=declared.key_type,
         states=(replace(declared.schema, ttl="" if shown else declared.schema.ttl),),
         max_parallelism=groups,

@@ -45,7 +45,7 @@ from state_engine.queries.stored_columns import renamed, spark_data_type, times_
 from state_engine.spark.engine_session import taken_in
 from state_engine.spark.key_columns import canonical_column, key_hash_column, key_refusal_column
 from state_engine.storage.layout import JobLayout, changelog_schema
-from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, read_entries
+from state_engine.storage.state.base import BaseSpec, read_entries
 from state_engine.storage.state.listed_files import KeyGroups, ListedFile, check_files
 from state_engine.storage.state.located_files import state_files
 
@@ -96,7 +96,7 @@ def stored_entries(
         return spark.createDataFrame([], structure)
     chosen = [s for s in operator.states if states is None or s.name in states]
     key_type, groups_of = parse_ddl(operator.key_schema).arrow, operator.max_parallelism
-    spec = BaseSpec("", "", key_type, tuple(chosen), groups_of, NOTHING_EXPIRES_MS, None)
+    spec = BaseSpec(key_type, tuple(chosen), groups_of)
     numbers = spark.range(0, len(chunks), 1, min(len(chunks), spark.sparkContext.defaultParallelism))
     return numbers.mapInArrow(_reader(spec, schema, chunks), structure)
 

@@ -209,7 +209,6 @@ class EntryWriter:
             states=tuple(entries.states),
             max_parallelism=operator.max_parallelism,
             clock_ms=entries.expired_at_ms,
-            watermark_ms=None,
         )
 
 

@@ -93,8 +93,6 @@ class StateReader:
 
     def _spec(self, row: CheckpointRow, *, expired: bool = False) -> BaseSpec:
         return BaseSpec(
-            uri="",
-            base_id="",
             key_type=parse_ddl(self._operator.key_schema).arrow,
             states=(self._schema,),
             max_parallelism=self._operator.max_parallelism,

@@ -19,6 +19,7 @@ from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.checkpoints.table_names import base_table, changelog_table
 from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
+from state_engine.core.checkpoints.write_ids import WriteAttempt
 from tests.core.checkpoints.rows import tree
 from tests.operations.collected_site import CollectedSite, crashed
 
@@ -75,10 +76,9 @@ class Story:
         engine, rows = self.site.engine(), self.rows()
         wanted = self.chance.choice(sorted(self.restorable()))
         begun = next(row for row in rows if row.checkpoint_id == wanted)
-        row = continuing(
-            begun, kind=CheckpointKind.CHECKPOINT, checkpoint_id=rows[-1].checkpoint_id + 1, write_id=uuid7().hex,
-            created_at=datetime.now(UTC), requested_by="test",
-        )  # fmt: skip
+        attempt = WriteAttempt(uuid7().hex, datetime.now(UTC))
+        next_id = rows[-1].checkpoint_id + 1
+        row = continuing(begun, CheckpointKind.CHECKPOINT, next_id, attempt, requested_by="test")
         first = replace(row, branch=f"r{row.checkpoint_id}")
         log = engine.context.ran("tiny").log
         log.commit([AddCheckpoint(first)], NewestIs(log.load().newest_id))

@@ -293,7 +293,7 @@ class Everywhere:
         tables.ensure_base("sums", operator.key_schema, operator.states)
         files = write_base(
             self.spark, tables.layout, rows, "sums", base_id=base_id, max_parallelism=max_parallelism,
-            clock_ms=rows[-1].clock_ms, watermark_ms=rows[-1].watermark_ms, key_groups=key_groups,
+            key_groups=key_groups,
         ).files  # fmt: skip
         operator_after = compacted(
             operator, files, base_id=base_id, checkpoint_id=as_of, max_parallelism=max_parallelism,
@@ -412,6 +412,4 @@ def test_the_table_can_hold_what_is_written(tmp_path: Path, spark: SparkSession)
 
 def test_an_operator_that_is_not_there_is_reported(tmp_path: Path, spark: SparkSession) -> None:
     with pytest.raises(ConfigurationError, match="no state of an operator 'nope'"):
-        write_base(
-            spark, LAYOUT, [row(1)], "nope", base_id="b", max_parallelism=8, clock_ms=0, watermark_ms=None
-        )
+        write_base(spark, LAYOUT, [row(1)], "nope", base_id="b")

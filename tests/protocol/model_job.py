@@ -194,9 +194,7 @@ def fold_base(
     uid: str,
     *,
     base_id: str,
-    max_parallelism: int,
-    clock_ms: int,
-    watermark_ms: int | None,
+    max_parallelism: int | None = None,
     key_groups: Sequence[KeyGroupRange] = (),
     savepoint: str | None = None,
     listing: Sequence[str] = (),
@@ -205,14 +203,15 @@ def fold_base(
     step("before fold")
     operator = path[-1].operator(uid)
     assert operator is not None
+    max_parallelism = max_parallelism or operator.max_parallelism
     spec = BaseSpec(
         uri=savepoint or layout.base(uid),
         base_id=base_id,
         key_type=parse_ddl(operator.key_schema).arrow,
         states=tuple(operator.states),
         max_parallelism=max_parallelism,
-        clock_ms=clock_ms,
-        watermark_ms=watermark_ms,
+        clock_ms=path[-1].clock_ms,
+        watermark_ms=path[-1].watermark_of(uid),
     )
     files = [f.listed for f in state_files(layout, path, uid)]
     groups = KeyGroups(max_parallelism, tuple(key_groups or [KeyGroupRange(0, max_parallelism - 1)]))

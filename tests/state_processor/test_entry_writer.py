@@ -23,7 +23,7 @@ from state_engine.core.types.types_namespace import Types
 from state_engine.spark.tasks import TaskAttempt
 from state_engine.state_processor import entry_writer
 from state_engine.state_processor.entry_writer import Counts, check_given
-from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec
+from state_engine.storage.state.base import BaseSpec
 from state_engine.storage.state.changelog_write import in_file_order
 
 GROUPS = 8
@@ -32,7 +32,7 @@ KEY = pa.struct([("k", pa.int64())])
 
 
 def spec(directory: Path) -> BaseSpec:
-    return BaseSpec(f"file://{directory}", "w" * 32, KEY, (TOTAL,), GROUPS, NOTHING_EXPIRES_MS, None)
+    return BaseSpec(KEY, (TOTAL,), GROUPS, uri=f"file://{directory}", base_id="w" * 32)
 
 
 def rows(count: int, **columns: Any) -> pa.Table:

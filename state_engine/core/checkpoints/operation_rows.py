@@ -7,19 +7,18 @@ and stages nothing of its own. Decision 0033.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.write_ids import WriteAttempt
 
 
 def continuing(
     parent: CheckpointRow,
-    *,
     kind: CheckpointKind,
     checkpoint_id: int,
-    write_id: str,
-    created_at: datetime,
+    attempt: WriteAttempt,
+    *,
     requested_by: str,
 ) -> CheckpointRow:
     """A row of ``main`` that changes nothing of what its parent stands for."""
@@ -29,8 +28,8 @@ def continuing(
         parent_id=parent.checkpoint_id,
         branch=MAIN,
         kind=kind,
-        write_id=write_id,
-        created_at=created_at,
+        write_id=attempt.write_id,
+        created_at=attempt.created_at,
         requested_by=requested_by,
         operators=[operator.unwritten() for operator in parent.operators],
         operator_state_files=[],

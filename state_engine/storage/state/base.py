@@ -49,6 +49,7 @@ class BaseSpec:
     """A base that is to be written; the same object for all tasks.
 
     Attributes:
+        uri, base_id: where it is written; empty where entries are only read as those of a base.
         max_parallelism: by which key groups follow from the hashes; may be another one than that of the files.
         full_snapshot: whether it is a snapshot for itself, from which states may have asked to leave out what has
             expired, also where running jobs still see it.
@@ -56,13 +57,13 @@ class BaseSpec:
         listing: names of states of which what is left out is listed, because tables show them.
     """
 
-    uri: str
-    base_id: str
     key_type: pa.DataType
     states: tuple[StateSchema, ...]
     max_parallelism: int
-    clock_ms: int
-    watermark_ms: int | None
+    clock_ms: int = NOTHING_EXPIRES_MS
+    watermark_ms: int | None = None
+    uri: str = ""
+    base_id: str = ""
     full_snapshot: bool = False
     changelog: str = ""
     listing: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from state_engine.core.time.timers import TimersDescriptor
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.stored_form import conform
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
-from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, entries_of
+from state_engine.storage.state.base import BaseSpec, entries_of
 from state_engine.storage.state.listed_files import Hashes, KeyHashes, SomeKeys
 from state_engine.storage.state.located_files import StateFile, files_holding
 from state_engine.storage.state.state_rows import parts_of
@@ -45,15 +45,7 @@ class StoredTimers:
         self, files: Sequence[StateFile], own: SomeKeys, key_type: pa.DataType, max_parallelism: int
     ) -> None:
         self._files, self._own, self._max_parallelism = files, own, max_parallelism
-        self._spec = BaseSpec(
-            uri="",
-            base_id="",
-            key_type=key_type,
-            states=(_SCHEMA,),
-            max_parallelism=max_parallelism,
-            clock_ms=NOTHING_EXPIRES_MS,
-            watermark_ms=None,
-        )
+        self._spec = BaseSpec(key_type, (_SCHEMA,), max_parallelism)
 
     def within(self, window: Window) -> pa.Table | None:
         """The timers with a time in the window, as entries of a base; None where none has."""

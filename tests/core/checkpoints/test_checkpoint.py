@@ -15,6 +15,7 @@ from state_engine.core.checkpoints.checkpoint import (
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.operation_rows import continuing
+from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.ddl import ddl_text
 from tests.core.checkpoints.rows import changes, checkpoint, operator, progress
@@ -59,14 +60,8 @@ def test_a_row_of_an_operation_has_nothing_of_its_parent_but_what_still_holds() 
     parent = replace(base)
     for name, value in other.items():
         object.__setattr__(parent, name, value)
-    row = continuing(
-        parent,
-        kind=CheckpointKind.RESTORE,
-        checkpoint_id=7,
-        write_id="w",
-        created_at=base.created_at,
-        requested_by="",
-    )
+    attempt = WriteAttempt("w", base.created_at)
+    row = continuing(parent, CheckpointKind.RESTORE, 7, attempt, requested_by="")
     kept = {f.name for f in fields(row) if getattr(row, f.name) is getattr(parent, f.name)}
     assert kept == INHERITED
 
