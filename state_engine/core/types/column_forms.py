@@ -206,5 +206,9 @@ def _turned(
 ) -> pa.Array:
     """A list or map array, each part of which is turned by its type."""
     assert isinstance(kind, ListType | DictType)
-    parts = [kind.element] if isinstance(kind, ListType) else [kind.key, kind.value]
-    return with_parts(array, [lambda values, part=part: turn(values, part) for part in parts], wanted)
+    kinds = [kind.element] if isinstance(kind, ListType) else [kind.key, kind.value]
+
+    def of(part: TypeInformation) -> Callable[[pa.Array], pa.Array]:
+        return lambda values: turn(values, part)
+
+    return with_parts(array, list(map(of, kinds)), wanted)
