@@ -10,7 +10,8 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -105,39 +106,21 @@ def validate(suite: Suite, frame: DataFrame, *, docs: Path) -> tuple[dict[str, O
     Args:
         docs: absolute directory of the Data Docs, which are added to.
     """
-    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # those of other people's code, which we can do nothing about
-        with TemporaryDirectory() as made:
-            outcomes, page = _validated(suite, frame, Path(made))
-            # a site is built anew each time, without the pages of earlier runs: they are kept by adding to them
-            shutil.copytree(made, docs, dirs_exist_ok=True)
+    with _quiet_context() as (gx, context), TemporaryDirectory() as made:
+        outcomes, page = _validated(gx, context, suite, frame, Path(made))
+        # a site is built anew each time, without the pages of earlier runs: they are kept by adding to them
+        shutil.copytree(made, docs, dirs_exist_ok=True)
     return outcomes, (docs / page).as_uri()
 
 
 def judged(suite: Suite, rows: pa.Table) -> dict[str, Outcome]:
     """The outcomes of a suite for rows in memory, by name; without a page."""
-    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as above
-        gx = great_expectations()
-        from great_expectations.data_context.types.base import ProgressBarsConfig
-
-        context = gx.get_context(mode="ephemeral")
-        context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    with _quiet_context() as (gx, context):
         table = context.data_sources.add_pandas("statelake").add_dataframe_asset(name=suite.name)
         frame = rows.to_pandas(integer_object_nulls=True)
         batch = table.add_batch_definition_whole_dataframe("whole").get_batch({"dataframe": frame})
         declared = gx.ExpectationSuite(name=suite.name, expectations=_configured(suite))
-        shown = [c for c in suite.identified_by if c in rows.column_names]
-        done = batch.validate(
-            declared,
-            result_format={
-                "result_format": "SUMMARY",
-                "partial_unexpected_count": _SHOWN_ROWS,
-                "unexpected_index_column_names": shown,
-            },
-        )
+        done = batch.validate(declared, result_format=_result_format(suite, rows.column_names))
         return _outcomes(suite, done.results)
 
 
@@ -158,12 +141,31 @@ def great_expectations() -> Any:
             del main.__file__
 
 
-def _validated(suite: Suite, frame: DataFrame, docs: Path) -> tuple[dict[str, Outcome], Path]:
-    gx = great_expectations()
-    from great_expectations.data_context.types.base import ProgressBarsConfig
+@contextmanager
+def _quiet_context() -> Iterator[tuple[Any, Any]]:
+    """The module, and a context of its own that reports no progress and sends nothing anywhere."""
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of other people's code, which we can do nothing about
+        gx = great_expectations()
+        from great_expectations.data_context.types.base import ProgressBarsConfig
 
-    context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+        context = gx.get_context(mode="ephemeral")
+        context.variables.progress_bars = ProgressBarsConfig(globally=False)
+        yield gx, context
+
+
+def _result_format(suite: Suite, columns: Sequence[str]) -> dict[str, Any]:
+    return {
+        "result_format": "SUMMARY",
+        "partial_unexpected_count": _SHOWN_ROWS,
+        "unexpected_index_column_names": [c for c in suite.identified_by if c in columns],
+    }
+
+
+def _validated(
+    gx: Any, context: Any, suite: Suite, frame: DataFrame, docs: Path
+) -> tuple[dict[str, Outcome], Path]:
     table = context.data_sources.add_spark("statelake", persist=False).add_dataframe_asset(name=suite.name)
     declared = context.suites.add(gx.ExpectationSuite(name=suite.name, expectations=_configured(suite)))
     batch = table.add_batch_definition_whole_dataframe("whole")
@@ -173,11 +175,7 @@ def _validated(suite: Suite, frame: DataFrame, docs: Path) -> tuple[dict[str, Ou
         name=suite.name,
         validation_definitions=[context.validation_definitions.add(definition)],
         actions=[gx.checkpoint.UpdateDataDocsAction(name=_SITE, site_names=[_SITE])],
-        result_format={
-            "result_format": "SUMMARY",
-            "partial_unexpected_count": _SHOWN_ROWS,
-            "unexpected_index_column_names": [c for c in suite.identified_by if c in frame.columns],
-        },
+        result_format=_result_format(suite, frame.columns),
     )
     run = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
     [(page, done)] = run.run_results.items()
