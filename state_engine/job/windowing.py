@@ -161,7 +161,8 @@ class Windowing:
                 shape=shape,
                 accepts_changes=accepts_changes,
                 emits_changes=settings.has_kinds,
-                shows=(shows or self._shown) if self._has_whole_windows else None,
+                # what is kept of windows that overlap is kept by parts of theirs
+                shows=(shows or self._shown) if isinstance(windows, Session | Tumbling) else None,
                 late_to=settings.late_to,
                 timers_yield=not settings.clock and settings.emit != "running",
             )
@@ -194,11 +195,6 @@ class Windowing:
                 "windows of so many rows have no time, no late rows and one result each: leave lateness, late_to, "
                 "emit and time out"
             )
-
-    @property
-    def _has_whole_windows(self) -> bool:
-        """Whether what is kept is kept by window; windows that overlap keep it by parts of theirs."""
-        return isinstance(self.windows, Session | Tumbling)
 
     @property
     def _shown(self) -> tuple[str, str]:

@@ -87,8 +87,11 @@ class JobFiles:
         for path in sorted({sink.path for sink in self._sinks}):
             here = [sink for sink in self._sinks if sink.path == path]
             owners = frozenset(owner_mark(f"{self._app}/{sink.name}") for sink in here)
-            in_files = any(sink.kind == SinkKind.FILES for sink in here)
-            yield self._place(path, _staged(path) if in_files else _in_table(path), owners=owners)
+            if any(sink.kind == SinkKind.FILES for sink in here):
+                files = _staged(path)
+            else:
+                files = _under(path, recursive=False) | _under(path, STAGED)
+            yield self._place(path, files, owners=owners)
         for name in self._names("sinks"):
             for target in self._names("sinks", name):
                 uri = join(self._directory, "sinks", name, target)
@@ -145,10 +148,6 @@ def _under(uri: str, inside: str = "", *, recursive: bool = True) -> dict[str, S
     start = at.inside(inside) if inside else at
     files = {path: info for path, info in start.files(recursive=recursive).items() if not _hidden(path)}
     return {f"{inside}/{path}" if inside else path: _file(info) for path, info in files.items()}
-
-
-def _in_table(uri: str) -> dict[str, StoredFile]:
-    return _under(uri, recursive=False) | _under(uri, STAGED)
 
 
 def _staged(uri: str) -> dict[str, StoredFile]:

@@ -134,7 +134,7 @@ class Erasure:
             done,
             erased_tables(before, after, dry_run=self.transform.dry_run),
             traces,
-            [*_unseen(look, uids), *unseen, *unseen_tables],
+            [*_without_keys(look), *_of_other_keys(look, uids), *unseen, *unseen_tables],
             expired,
             collection,
         )
@@ -237,12 +237,8 @@ def _by_hash(stored: StoredKeys) -> Wanted:
     return by_operator
 
 
-def _unseen(look: KeyTraces, uids: Sequence[str]) -> list[str]:
-    """What is not kept by key, and what is kept by keys of a type that a later checkpoint changed."""
-    return [*_without_keys(look), *_of_other_keys(look, uids)]
-
-
 def _of_other_keys(look: KeyTraces, uids: Sequence[str]) -> list[str]:
+    """What is kept by keys of a type that a later checkpoint changed."""
     gone, unseen = look.history.expired, []
     for uid in uids:
         known = [

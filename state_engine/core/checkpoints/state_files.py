@@ -90,7 +90,10 @@ def keyed_state_files(path: Sequence[CheckpointRow], uid: str) -> KeyedStateFile
         if operator is None or (in_bases and wanted <= bases.keys()):
             break
         if row.write_id in wanted:
-            bases[row.write_id] = [_of_base(file, row, last) for file in operator.base_files]
+            bases[row.write_id] = [
+                KeyedStateFile(file, row.checkpoint_id, 0, _inside(file, last))
+                for file in operator.base_files
+            ]
         if not in_bases:
             changelog += reversed(list(_counting(row, operator, last, order)))
     return KeyedStateFiles(
@@ -105,10 +108,6 @@ def _all_based_until(operator: OperatorCheckpoint) -> int:
     if remaining(KeyGroupRange(0, operator.max_parallelism - 1), map(_range, operator.bases)):
         return 0
     return min(base.checkpoint_id for base in operator.bases)
-
-
-def _of_base(file: DataFile, row: CheckpointRow, last: OperatorCheckpoint) -> KeyedStateFile:
-    return KeyedStateFile(file, row.checkpoint_id, 0, _inside(file, last))
 
 
 def _is_in(file: KeyedStateFile, base: BaseRange) -> bool:

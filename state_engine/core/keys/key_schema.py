@@ -113,7 +113,7 @@ class KeySchema:
         for name, kind in zip(self.names, self.types, strict=True):
             own, number = name, 1
             # tables do not distinguish upper and lower case
-            while _is_taken(own, storage_type(kind), known) or own.lower() in _lower(names):
+            while _is_taken(own, storage_type(kind), known) or own.lower() in map(str.lower, names):
                 number += 1
                 own = f"{name}__{number}"
             names.append(own)
@@ -161,10 +161,6 @@ def _is_taken(name: str, kind: pa.DataType, known: Sequence[pa.Field]) -> bool:
     """Whether a column has the name and another type, or the name in other letters."""
     same = [f for f in known if f.name.lower() == name.lower()]
     return any(f.name != name or f.type != kind for f in same)
-
-
-def _lower(names: Iterable[str]) -> set[str]:
-    return {name.lower() for name in names}
 
 
 def _kind(declared: pa.DataType) -> Any:

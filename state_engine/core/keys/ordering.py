@@ -112,20 +112,12 @@ def key_order(kind: TypeInformation) -> KeyOrder:
     return make(kind)
 
 
-def _integer(kind: TypeInformation) -> KeyOrder:
-    return KeyOrder(_from_long, _to_long, None)
-
-
 def _from_long(value: int) -> bytes:
     return _LONG.pack(value + _SIGN)
 
 
 def _to_long(data: bytes, at: int) -> tuple[int, int]:
     return _LONG.unpack_from(data, at)[0] - _SIGN, at + 8
-
-
-def _float(kind: TypeInformation) -> KeyOrder:
-    return KeyOrder(_from_double, _to_double, None)
 
 
 def _from_double(value: float) -> bytes:
@@ -146,10 +138,6 @@ def _string(kind: TypeInformation) -> KeyOrder:
         return binary.decode(), end
 
     return KeyOrder(lambda value: _from_binary(value.encode()), read, None)
-
-
-def _binary(kind: TypeInformation) -> KeyOrder:
-    return KeyOrder(_from_binary, _to_binary, None)
 
 
 def _from_binary(value: bytes) -> bytes:
@@ -231,10 +219,10 @@ def _record(kind: StructType) -> KeyOrder:
 
 
 _ORDERS: dict[type, Callable[[Any], KeyOrder]] = {
-    IntegerType: _integer,
-    FloatType: _float,
+    IntegerType: lambda _: KeyOrder(_from_long, _to_long, None),
+    FloatType: lambda _: KeyOrder(_from_double, _to_double, None),
     StringType: _string,
-    BytesType: _binary,
+    BytesType: lambda _: KeyOrder(_from_binary, _to_binary, None),
     BooleanType: _boolean,
     DateType: _date,
     TimestampType: _timestamp,
