@@ -59,7 +59,7 @@ from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.microbatch.routing.origins import origin_of, that_need_watermarks
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routing import KeyRows, Routed, Router, nothing_new
-from state_engine.microbatch.row_expectations import counted_rows
+from state_engine.microbatch.subtask.expectation_run import counted_rows
 from state_engine.microbatch.subtask.refusals import bad_file, letters_table
 from state_engine.microbatch.subtask.subtask_outputs import exchange_rows, order_fields, read_exchange
 from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskReport, SubtaskSpec

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.row_outputs import dead_letters_sink, sink_key
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.sink_moves import newest_sinks
-from state_engine.core.checkpoints.updates import AddCheckpoint, LeaveOut, NewestIs
+from state_engine.core.checkpoints.updates import AddCheckpoint, LeaveOut, NewestIs, continuing
 from state_engine.core.errors import MissingFilesError, SinkError, StatelakeError, StorageError
 from state_engine.operations.root_repair import Damage, marker_damages
 from state_engine.publishing.publication import Publication

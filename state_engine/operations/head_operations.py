@@ -18,11 +18,10 @@ from dataclasses import dataclass, field, replace
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS, with_withdrawn, without_sink
 from state_engine.core.checkpoints.sink_moves import moves, newest_sinks
-from state_engine.core.checkpoints.updates import AddCheckpoint, MoveHead, NewestIs, Update
+from state_engine.core.checkpoints.updates import AddCheckpoint, MoveHead, NewestIs, Update, continuing
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import ConfigurationError, DamagedOutputError, MissingFilesError, SinkError
 from state_engine.job.job import StatefulJob

@@ -23,7 +23,6 @@ from state_engine.core.checkpoints.checkpoint import (
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import RetentionPolicy, plan, restore_refusal
 from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.checkpoints.updates import (
@@ -36,6 +35,7 @@ from state_engine.core.checkpoints.updates import (
     StatePositions,
     Unpin,
     Update,
+    continuing,
 )
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import ConfigurationError, StaleParentError

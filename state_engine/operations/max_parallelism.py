@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import BaseFile, CheckpointRow, OperatorCheckpoint
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.operation_rows import continuing
+from state_engine.core.checkpoints.updates import continuing
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, RescaleError, StaleParentError
 from state_engine.core.keys.key_arrays import key_groups_in

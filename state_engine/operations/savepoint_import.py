@@ -19,10 +19,9 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorStateRef,
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.operation_rows import without_work
 from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest, matched
 from state_engine.core.checkpoints.table_names import operator_directory
-from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
+from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs, without_work
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StateMigrationError
 from state_engine.job.job import StatefulJob

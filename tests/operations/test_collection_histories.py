@@ -14,11 +14,10 @@ from pyspark.sql import SparkSession
 from uuid6 import uuid7
 
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.checkpoints.table_names import base_table, changelog_table
-from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
+from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs, continuing
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from tests.core.checkpoints.rows import tree
 from tests.operations.collected_site import CollectedSite, crashed

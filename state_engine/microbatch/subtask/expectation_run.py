@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from state_engine.core.errors import StatelakeError
+from state_engine.core.checkpoints.checkpoint import ExpectationCount
+from state_engine.core.counted_nouns import counted
+from state_engine.core.errors import GateError, StatelakeError
 from state_engine.core.operator.outputs import ElementOutputs, ElementRefused, Refusal
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.microbatch.subtask.function_run import FunctionRun
+from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
 from state_engine.operators.row_expectation import RowExpectation
 from state_engine.sources.stream_columns import column_of_kinds
 from state_engine.storage.stores.files import side_by_side
@@ -22,7 +26,7 @@ _LONGEST_ROW = 300
 class ExpectationRun(FunctionRun):
     """All rows in one call; late ones that a side output takes pass by.
 
-    A rule that ends the micro-batch does so where the reports of all subtasks are: see ``microbatch.row_expectations``.
+    A rule that ends the micro-batch does so where the reports of all subtasks are: see ``counted_rows``.
     """
 
     def run(self, expectation: RowExpectation) -> None:
@@ -78,3 +82,27 @@ class ExpectationRun(FunctionRun):
         letter = self._work.refused.described(Refusal(place, None, "", ""), self._rows.events)
         row = str(letter["row"])
         return f"{letter['position']}: {row if len(row) <= _LONGEST_ROW else row[:_LONGEST_ROW] + '…'}"
+
+
+def counted_rows(
+    job: str, expectation: RowExpectation, reports: Sequence[SubtaskReport]
+) -> Iterator[ExpectationCount]:
+    """What all subtasks counted of a rule; nothing where it judged no row.
+
+    It is called before the operator or sink behind the rule runs, and so before anything is committed.
+
+    Raises:
+        GateError: rows end the micro-batch.
+    """
+    rows, broken = sum(one.judged for one in reports), sum(one.broken for one in reports)
+    if broken and expectation.otherwise == "fail":
+        shown = [row for one in reports for row in one.broken_rows][:MOST_SHOWN]
+        raise GateError(
+            f"job '{job}': {counted(broken, 'row breaks', 'rows break')} the expectation '{expectation.name}' "
+            f"({expectation.text}), of {rows:,}: {'; '.join(shown)}{'; …' if broken > len(shown) else ''}. Nothing of "
+            "this micro-batch was committed. Repair the input and run again; or correct the rule; or set such rows "
+            f"aside: expect('{expectation.name}', …, otherwise='dead_letter'), or 'drop', or 'warn'",
+            rule=expectation.name,
+        )
+    if rows:
+        yield ExpectationCount(expectation.name, expectation.text, expectation.otherwise, rows, broken)

@@ -14,7 +14,7 @@ from state_engine.core.checkpoints.checkpoint import (
     StagedSink,
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.operation_rows import continuing
+from state_engine.core.checkpoints.updates import continuing
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.ddl import ddl_text
