@@ -28,7 +28,7 @@ from state_engine.state_processor.erase_tables import KeysOfTables
 from state_engine.state_processor.key_change import KeyTypeChange, KeyTypeReport, known_key
 from state_engine.state_processor.key_conversion import Convert
 from state_engine.state_processor.key_traces import Key, KeyTraces
-from state_engine.state_processor.operator_drop import OperatorDrop, OperatorDropReport
+from state_engine.state_processor.operator_drop import OperatorDropReport, drop_operators
 from state_engine.state_processor.spark_state_reader import SparkQuery, SparkState
 from state_engine.state_processor.state_transform import Keys, Map, StateTransform, TransformReport
 from state_engine.storage.layout import JobLayout
@@ -274,7 +274,7 @@ class StateProcessor:
         in_code = [] if isinstance(self._job, str) else list(self._job.operators)
         operations = self.context.operations(self._job, requested_by)
         self.context.ran(job_name(self._job))
-        return OperatorDrop(job_name(self._job), operations, in_code, dry_run).run(operators)
+        return drop_operators(operators, job_name(self._job), operations, in_code=in_code, dry_run=dry_run)
 
     def erase_keys(
         self,

@@ -1,4 +1,4 @@
-"""``OperatorDrop``: operators leave a job that goes on, with their state, timers and operator state.
+"""``drop_operators``: operators leave a job that goes on, with their state, timers and operator state.
 
 One row of kind ``transform`` upon the head, which no longer knows them; not a byte of state is written. Checkpoints
 before it still hold them: a restore brings them back, and replays do not reach back over it. An operator that comes
@@ -8,7 +8,7 @@ back under the uid begins with nothing. Flink leaves such state behind by ``allo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
@@ -36,44 +36,41 @@ class OperatorDropReport:
     committed_id: int | None = None
 
 
-@dataclass(frozen=True)
-class OperatorDrop:
-    """Drops operators of one job.
+def drop_operators(
+    uids: Sequence[str],
+    job: str,
+    operations: HeadOperations,
+    *,
+    in_code: Sequence[str],
+    dry_run: bool = False,
+) -> OperatorDropReport:
+    """See ``StateProcessor.drop_operators``.
 
-    Attributes:
+    Args:
         in_code: uids of operators and names of sources that the job's code has, as far as it is known.
     """
-
-    job: str
-    operations: HeadOperations
-    in_code: Sequence[str] = ()
-    dry_run: bool = False
-
-    def run(self, uids: Sequence[str]) -> OperatorDropReport:
-        """See ``StateProcessor.drop_operators``."""
-        history, head = self.operations.published_head()
-        path = history.path(head.checkpoint_id)
-        sources = {source.name for source in head.sources}
-        held = {o.uid for o in head.operators} | {r.operator for r in head.operator_state} - sources
-        unknown = sorted(set(uids) - held)
-        if unknown or not uids:
-            raise ConfigurationError(
-                f"job '{self.job}': checkpoint {head.checkpoint_id} holds no state of operators {unknown}; it "
-                f"holds that of {sorted(held)}"
-            )
-        used = sorted(set(uids).intersection(self.in_code))
-        if used:
-            raise ConfigurationError(
-                f"job '{self.job}': its code still has operators {used}: take them out of the code first, or give them "
-                "another uid; to start one empty, that is enough"
-            )
-        report = OperatorDropReport(
-            self.job, head.checkpoint_id, {uid: _sizes(path, uid) for uid in dict.fromkeys(uids)}
+    history, head = operations.published_head()
+    path = history.path(head.checkpoint_id)
+    sources = {source.name for source in head.sources}
+    held = {o.uid for o in head.operators} | {r.operator for r in head.operator_state} - sources
+    unknown = sorted(set(uids) - held)
+    if unknown or not uids:
+        raise ConfigurationError(
+            f"job '{job}': checkpoint {head.checkpoint_id} holds no state of operators {unknown}; it holds that of "
+            f"{sorted(held)}"
         )
-        if self.dry_run:
-            return report
-        row = self.operations.commit(CheckpointKind.TRANSFORM, head, history, DropOperators(tuple(uids)))
-        return OperatorDropReport(self.job, head.checkpoint_id, report.operators, row.checkpoint_id)
+    used = sorted(set(uids).intersection(in_code))
+    if used:
+        raise ConfigurationError(
+            f"job '{job}': its code still has operators {used}: take them out of the code first, or give them "
+            "another uid; to start one empty, that is enough"
+        )
+    sizes = {uid: _sizes(path, uid) for uid in dict.fromkeys(uids)}
+    report = OperatorDropReport(job, head.checkpoint_id, sizes)
+    if dry_run:
+        return report
+    row = operations.commit(CheckpointKind.TRANSFORM, head, history, DropOperators(tuple(uids)))
+    return replace(report, committed_id=row.checkpoint_id)
 
 
 def _sizes(path: Sequence[CheckpointRow], uid: str) -> dict[str, int | None]:

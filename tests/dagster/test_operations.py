@@ -14,8 +14,7 @@ from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.errors import MissingFilesError
 from state_engine.dagster.naming import checkpoint_key, operation_key
 from state_engine.microbatch.coordinator import CheckpointCoordinator
-from state_engine.operations.head_operations import HeadOperations
-from state_engine.state_processor.operator_drop import OperatorDrop
+from state_engine.state_processor.operator_drop import OperatorDropReport, drop_operators
 from tests.dagster.sites import JOB, Site, failure_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -129,10 +128,10 @@ def test_layout_lets_operators_leave(
 ) -> None:
     site.run()
 
-    def without_code(job: str, operations: HeadOperations, _: object, dry_run: bool) -> OperatorDrop:
-        return OperatorDrop(job, operations, (), dry_run)  # as if the code had it no longer
+    def without_code(*args: Any, dry_run: bool, **_: Any) -> OperatorDropReport:
+        return drop_operators(*args, in_code=(), dry_run=dry_run)  # as if the code had it no longer
 
-    monkeypatch.setattr("state_engine.engine.state_processor.OperatorDrop", without_code)
+    monkeypatch.setattr("state_engine.engine.state_processor.drop_operators", without_code)
     site.run("__rescale", drop_operators=[JOB])  # a dry run by default
     assert kinds(site, spark) == ["checkpoint"] * 3
     assert site.shown(operation_key(JOB, "layout"))["subtasks"] == 1
