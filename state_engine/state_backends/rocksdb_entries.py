@@ -88,6 +88,67 @@ class RocksValues(TrackedEntries):
                 yield Change(key, PUT, self._item(row))
 
 
+class RocksContainers(TrackedEntries):
+    """Entries that are lists or maps, each under a slot of its own.
+
+    Attributes:
+        kind: class of a list or a map of one key.
+        add: what adds to it.
+    """
+
+    __slots__ = ("_base", "_changed", "_garbage", "_held", "store")
+
+    kind: type[Any]
+    add: Callable[[Any, Any], None]
+
+    def __init__(self, store: RocksStore, parts: Iterable[tuple[Any, Any]]) -> None:
+        self.store, self._base = store, 0
+        self._held: dict[Any, Any] = {}
+        self._changed: dict[Any, None] = {}
+        self._garbage: list[Any] = []
+        for key, given in parts:
+            if key in self._held:
+                self.add(self._held[key], given)
+            else:
+                self[key] = given
+        self._base = store.new_slot()
+        self._changed.clear()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self._held.get(key, default)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._held[key]
+
+    def __setitem__(self, key: Any, given: Any) -> None:
+        self._changed[key] = None
+        replaced = self._held.get(key)
+        if isinstance(given, self.kind):
+            self._held[key] = given
+        else:
+            self._held[key] = self.kind(self, key)
+            self.add(self._held[key], given)
+        if replaced is not None:
+            self._garbage.append(replaced)
+
+    def __delitem__(self, key: Any) -> None:
+        self._garbage.append(self._held.pop(key))
+        self._changed[key] = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def collect_garbage(self) -> None:
+        """Between elements: drop what was replaced and cannot come back."""
+        while self._garbage:
+            container = self._garbage.pop()
+            if container.slot > self._base and self._held.get(container.key) is not container:
+                self.store.drop(container.slot)
+
+
 class RocksList:
     """The list of one key: sized, iterable, extended at its end and cut there."""
 
@@ -115,52 +176,17 @@ class RocksList:
         self.owner.cut(self, part.start)
 
 
-class RocksLists(TrackedEntries):
+class RocksLists(RocksContainers):
     """Entries of a list state."""
 
-    __slots__ = ("_base", "_changed", "_garbage", "_lists", "_loaded", "_read", "_write", "store")
+    __slots__ = ("_loaded", "_read", "_write")
+
+    kind, add = RocksList, staticmethod(RocksList.extend)
 
     def __init__(self, store: RocksStore, code: Code, parts: Iterable[tuple[Any, Any]]) -> None:
-        self.store, (self._write, self._read) = store, code
-        self._lists: dict[Any, RocksList] = {}
-        self._changed: dict[Any, None] = {}
-        self._garbage: list[RocksList] = []
-        self._base = 0
-        for key, items in parts:
-            if key in self._lists:
-                self._lists[key].extend(items)
-            else:
-                self[key] = items
-        self._loaded = {key: (elements.slot, elements.length) for key, elements in self._lists.items()}
-        self._base = store.new_slot()
-        self._changed.clear()
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        return self._lists.get(key, default)
-
-    def __getitem__(self, key: Any) -> RocksList:
-        return self._lists[key]
-
-    def __setitem__(self, key: Any, items: Any) -> None:
-        self._changed[key] = None
-        replaced = self._lists.get(key)
-        if isinstance(items, RocksList):
-            self._lists[key] = items
-        else:
-            made = self._lists[key] = RocksList(self, key)
-            made.extend(items)
-        if replaced is not None:
-            self._garbage.append(replaced)
-
-    def __delitem__(self, key: Any) -> None:
-        self._garbage.append(self._lists.pop(key))
-        self._changed[key] = None
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._lists)
-
-    def __len__(self) -> int:
-        return len(self._lists)
+        self._write, self._read = code
+        super().__init__(store, parts)
+        self._loaded = {key: (elements.slot, elements.length) for key, elements in self._held.items()}
 
     def append(self, to: RocksList, added: list[Any]) -> None:
         """Write a chunk at the end of a list."""
@@ -186,17 +212,10 @@ class RocksLists(TrackedEntries):
                 at += _SIZE.size + size
                 yield self._read(chunk[at - size : at])
 
-    def collect_garbage(self) -> None:
-        """Between elements: drop what was replaced and cannot come back."""
-        while self._garbage:
-            elements = self._garbage.pop()
-            if elements.slot > self._base and self._lists.get(elements.key) is not elements:
-                self.store.drop(elements.slot)
-
     def freeze(self) -> Callable[[], Iterator[Change]]:
         frozen = []
         for key in self._changed:
-            now = self._lists.get(key)
+            now = self._held.get(key)
             frozen.append((key, self._loaded.get(key), None if now is None else (now.slot, now.length)))
         reader = self.store.reader()
         return lambda: self._differences(reader, frozen)

@@ -12,8 +12,9 @@ import struct
 from collections.abc import Callable, ItemsView, Iterable, Iterator, ValuesView
 from typing import Any
 
-from state_engine.core.state.state_table import CLEAR, DELETE, PUT, Change, TrackedEntries, TrackedMap
+from state_engine.core.state.state_table import CLEAR, DELETE, PUT, Change, TrackedMap
 from state_engine.state_backends.rocksdb_codec import Code
+from state_engine.state_backends.rocksdb_entries import RocksContainers
 from state_engine.state_backends.rocksdb_store import Reader, RocksStore, slot_key
 
 _ENTRY, _ORDER, _BEFORE = b"\x01", b"\x02", b"\x03"
@@ -117,11 +118,12 @@ class RocksMap(TrackedMap):
         return ((owner.read_key(coded), owner.item(row)) for coded, row in rows)
 
 
-class RocksMaps(TrackedEntries):
+class RocksMaps(RocksContainers):
     """Entries of a map state, sorted or in the order of first puts."""
 
-    __slots__ = ("_base", "_changed", "_garbage", "_loaded", "_maps", "_read_item", "_sorted", "read_key", "store",
-                 "write_item", "write_key")  # fmt: skip
+    __slots__ = ("_loaded", "_read_item", "_sorted", "read_key", "write_item", "write_key")
+
+    kind, add = RocksMap, staticmethod(RocksMap.update)
 
     def __init__(
         self,
@@ -132,54 +134,10 @@ class RocksMaps(TrackedEntries):
         key_code: Code,
         in_key_order: bool,
     ) -> None:
-        self.store, (self.write_item, self._read_item), self._sorted = store, code, in_key_order
+        (self.write_item, self._read_item), self._sorted = code, in_key_order
         self.write_key, self.read_key = key_code
-        self._maps: dict[Any, RocksMap] = {}
-        self._changed: dict[Any, None] = {}
-        self._garbage: list[RocksMap] = []
-        self._base = 0
-        for key, entries in parts:
-            if key in self._maps:
-                self._maps[key].update(entries)
-            else:
-                self[key] = entries
-        self._loaded = {key: of_key.slot for key, of_key in self._maps.items()}
-        self._base = store.new_slot()
-        self._changed.clear()
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        return self._maps.get(key, default)
-
-    def __getitem__(self, key: Any) -> RocksMap:
-        return self._maps[key]
-
-    def __setitem__(self, key: Any, entries: Any) -> None:
-        self._changed[key] = None
-        replaced = self._maps.get(key)
-        if isinstance(entries, RocksMap):
-            self._maps[key] = entries
-        else:
-            made = self._maps[key] = RocksMap(self, key)
-            made.update(entries)
-        if replaced is not None:
-            self._garbage.append(replaced)
-
-    def __delitem__(self, key: Any) -> None:
-        self._garbage.append(self._maps.pop(key))
-        self._changed[key] = None
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._maps)
-
-    def __len__(self) -> int:
-        return len(self._maps)
-
-    def collect_garbage(self) -> None:
-        """Between elements: drop what was replaced and cannot come back."""
-        while self._garbage:
-            entries = self._garbage.pop()
-            if entries.slot > self._base and self._maps.get(entries.key) is not entries:
-                self.store.drop(entries.slot)
+        super().__init__(store, parts)
+        self._loaded = {key: of_key.slot for key, of_key in self._held.items()}
 
     # -- rows of one map --------------------------------------------------------------------------------------------
 
@@ -231,7 +189,7 @@ class RocksMaps(TrackedEntries):
     def freeze(self) -> Callable[[], Iterator[Change]]:
         frozen = []
         for key in self._changed:
-            now = self._maps.get(key)
+            now = self._held.get(key)
             frozen.append((key, self._loaded.get(key), now.slot if now is not None and now.size else None))
         reader = self.store.reader()
         return lambda: self._differences(reader, frozen)
