@@ -115,11 +115,10 @@ class JobTables:
     def list_changes(
         self,
         uid: str,
-        files: Sequence[DataFile],
-        write_id: str,
-        *,
         key_schema: str,
         states: Sequence[StateSchema],
+        files: Sequence[DataFile],
+        write_id: str,
     ) -> int:
         """List files of an operator's changes, which are in place, in its table; no checkpoint need name them yet."""
         self.ensure_changelog(uid, key_schema, states)

@@ -355,7 +355,7 @@ class CheckpointCoordinator:
         if not files:
             return None
         schema, states = str(attempt.done.key_schemas[uid]), attempt.done.states[uid]
-        return self._tables.list_changes(uid, files, attempt.batch.write_id, key_schema=schema, states=states)
+        return self._tables.list_changes(uid, schema, states, files, attempt.batch.write_id)
 
     def commit_operator_state(self, attempt: Executed) -> int | None:
         """Step 6: source positions, and the operator state that subtasks wrote; None where there is neither."""

@@ -212,9 +212,8 @@ class Maintenance:
         )
         self._tables.list_base(operator, written.files, base_id)
         if written.expired:
-            self._tables.list_changes(
-                uid, written.expired, base_id, key_schema=operator.key_schema, states=operator.states
-            )
+            of_operator = uid, operator.key_schema, operator.states
+            self._tables.list_changes(*of_operator, written.expired, base_id)
         return _NewBase(written.files, written.expired, groups, list(remaining(everything, groups)))
 
     def _groups(

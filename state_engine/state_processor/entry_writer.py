@@ -161,13 +161,8 @@ class EntryWriter:
         else:
             rows = sum(file.rows for file in written.changelog)
             changed = replace(changed, changelog=written.changelog, changed_entries=rows)
-            tables.list_changes(
-                changed.uid,
-                changed.changelog,
-                row.write_id,
-                key_schema=changed.key_schema,
-                states=changed.states,
-            )
+            of_operator = changed.uid, changed.key_schema, changed.states
+            tables.list_changes(*of_operator, changed.changelog, row.write_id)
         if set(written.counts.get(TIMERS, ())) <= {SAME}:
             return changed
         as_of = [*before, replace(row, operators=[changed])]
