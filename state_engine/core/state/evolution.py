@@ -28,7 +28,7 @@ from state_engine.core.types.column_names import unused
 from state_engine.core.types.every_type import DictType, ListType, StructType
 from state_engine.core.types.json_values import to_json
 from state_engine.core.types.scalar_types import DecimalType, FloatType, IntegerType, TimestampType
-from state_engine.core.types.stored_form import conform, grown
+from state_engine.core.types.stored_form import conform
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.core.types.type_text import type_from_text, type_to_text
 
@@ -62,18 +62,6 @@ class Evolution:
     def read(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         """A stored column of the recorded type, or of one before it, as the declared type's ``from_arrow`` takes it."""
         return conform(column, self.storage)
-
-    def table_type(self, column: pa.DataType) -> pa.DataType:
-        """The type that the table's column must get: with the new fields, and with all that were ever dropped.
-
-        The same type where the table need not grow; ``stored_form.added_fields`` names what to add.
-        """
-        return grown(column, self.storage)
-
-    @staticmethod
-    def write(column: pa.Array | pa.ChunkedArray, table_type: pa.DataType) -> pa.Array | pa.ChunkedArray:
-        """A column of the declared type's storage in the form of the table: fields that were dropped are null."""
-        return conform(column, table_type)
 
 
 class MapEntryType(StructType):

@@ -28,7 +28,7 @@ from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.column_forms import in_form, with_defaults
 from state_engine.core.types.durations import Instant, Time
 from state_engine.core.types.json_values import from_json
-from state_engine.core.types.stored_form import added_fields
+from state_engine.core.types.stored_form import added_fields, conform, grown
 from state_engine.core.types.type_parsing import to_type
 from state_engine.core.types.type_text import shown_storage, type_to_text
 from state_engine.core.types.types_namespace import Types
@@ -60,14 +60,14 @@ def test_one_table_holds_the_old_values_and_the_new(data: st.DataObject, change:
     old = change.old.to_arrow(values, storage=True)
     evolution = evolve(type_to_text(change.old), change.new)
 
-    table = evolution.table_type(change.old.storage)
+    table = grown(change.old.storage, evolution.storage)
 
-    assert evolution.table_type(table) == table
+    assert grown(table, evolution.storage) == table
     assert all(path[-1].startswith("more") for path, _ in added_fields(old.type, table))
     expected = [change.new.normalise(change.convert(v)) for v in values]
     new = change.new.to_arrow(expected, storage=True)
     for column in (old, new):
-        in_table = evolution.write(column, table)
+        in_table = conform(column, table)
         assert in_table.type == table
         assert change.new.from_arrow(evolution.read(in_table)) == expected
 
@@ -154,7 +154,7 @@ def test_a_field_that_comes_back_gets_a_column_of_its_own() -> None:
     assert back.declared == "struct<`a`: bigint, `b` as `b__2`: struct<`c`: date>>"
     old = pa.array([{"a": 1, "b": {"c": date(2013, 1, 1)}}])
     assert declared.from_arrow(back.read(old)) == [(1, None)]
-    assert back.table_type(old.type).names == ["a", "b", "b__2"]
+    assert grown(old.type, back.storage).names == ["a", "b", "b__2"]
     # the name of a column is kept, whatever comes later
     again = evolve(
         back.declared, to_type("b struct<c: date, d: string>", parameter="p"), earlier=[*was, back.declared]
@@ -238,7 +238,7 @@ def test_what_was_stored_before_a_field_was_added_has_its_default(what: str) -> 
     assert kind.from_arrow(filled) == [record(1, default), None]
     # what is written later is what it is, and a compaction or a wider table changes nothing
     written = kind.to_arrow([kind.normalise(record(2, default))], storage=True)
-    both = evolution.write(pa.concat_arrays([evolution.read(old), written]), evolution.table_type(old.type))
+    both = conform(pa.concat_arrays([evolution.read(old), written]), grown(old.type, evolution.storage))
     assert kind.from_arrow(evolution.read(both)) == [record(1, default), None, record(2, default)]
     with pytest.raises(ValueTypeError, match="field 'b': None cannot be kept apart from what was stored"):
         kind.normalise(record(3, None))
