@@ -15,7 +15,7 @@ subtasks can be sorted. Random jobs (``tests/microbatch/test_random_jobs.py``) c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,46 +25,41 @@ import pyarrow.compute as pc
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.operator.column_outputs import ColumnOrigins
-from state_engine.core.operator.outputs import BroadcastOrigin, TimerOrigin
+from state_engine.core.operator.outputs import BroadcastOrigin, ElementOutputs, SideOutputs, TimerOrigin
 from state_engine.core.time.timer_firing import key_order
 from state_engine.core.time.timers import AT_ONCE, IN_TIME
 from state_engine.core.time.watermarks import shifted
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.microbatch.subtask.subtask_input import shifted_column
-from state_engine.microbatch.subtask.subtask_spec import BatchClocks
+from state_engine.microbatch.subtask.subtask_spec import BatchClocks, SubtaskSpec
 from state_engine.sources.frames import EVENT_TIME, RANK, WATERMARK, order_name
 
 _DAY_MS = 86_400_000
 
 
 def order_of(
-    origins: Sequence[Any] | ColumnOrigins,
+    outputs: ElementOutputs | SideOutputs,
     events: pa.Table,
     broadcast: pa.Table,
+    spec: SubtaskSpec,
     *,
-    order: tuple[str, ...],
-    event_time: bool,
-    timed_order: bool,
-    clocks: BatchClocks,
     merged: bool,
-    operator: str,
-    times_ms: Mapping[int, int] | pa.Array | None,
 ) -> pa.Table:
     """Order columns of outputs, the number of the output among those of one origin last.
 
     With event time also that, the watermark before them and their rank.
 
     Args:
-        times_ms: event times of outputs that have their own, by place, or a column that is null for the others.
         merged: whether a chained step merges the outputs with another stream.
     """
+    order, event_time, clocks = spec.routed.order, spec.routed.event_time, spec.clocks
     columns = [*order, *([EVENT_TIME, WATERMARK, RANK] if event_time else [])]
     rows = events.select(columns)
     first_timer = events.num_rows + broadcast.num_rows
-    at, timers = _places(origins, events.num_rows, first_timer)
-    if merged and not timed_order and (timers.stages == IN_TIME).any():
+    at, timers = _places(outputs.origins, events.num_rows, first_timer)
+    if merged and not spec.routed.timed_order and (timers.stages == IN_TIME).any():
         raise ConfigurationError(
-            f"operator '{operator}': a chained step merges what its event-time timers yield with another stream, "
+            f"operator '{spec.uid}': a chained step merges what its event-time timers yield with another stream, "
             "so they need a place in the order: begin order_by of the source with its event_time column"
             "; times that a WatermarkStrategy gives are in none, so name a timestamp column there instead"
         )
@@ -72,8 +67,8 @@ def order_of(
         made = _timer_rows(timers, rows.schema, order, clocks)
         rows = pa.concat_tables([rows, broadcast.select(columns), made]).combine_chunks()
     rows = rows.take(pa.array(at)).append_column(order_name(len(order)), pa.array(_numbers(at)))
-    if times_ms:
-        own = times_ms if isinstance(times_ms, pa.Array) else _column_of(times_ms, len(rows))
+    if own := outputs.times_ms:
+        own = own if isinstance(own, pa.Array) else _column_of(own, len(rows))
         rows = _replaced(rows, EVENT_TIME, pc.coalesce(own, rows[EVENT_TIME]))
     if event_time and clocks.held_back_ms:
         rows = _replaced(rows, WATERMARK, shifted_column(rows[WATERMARK], clocks.held_back_ms))

@@ -20,7 +20,6 @@ from state_engine.core.operator.outputs import (
     BroadcastOrigin,
     ElementOutputs,
     Refusal,
-    SideOutputs,
     TimerOrigin,
 )
 from state_engine.core.types.columns import to_table
@@ -77,7 +76,7 @@ class SubtaskOutputs:
                 self._work.report.sinks[sink.name] = [file]
         if not output.exchange:
             return
-        order = self._order_of(part, merged=output.merged)
+        order = order_of(part, self._rows.events, self._rows.broadcast, spec, merged=output.merged)
         # a file that shows rows' attempts, or their kinds, has a column that the chained step must not see
         names = (spec.uid, output.name)
         unmarked = (s for s in output.sinks if s.format == "parquet" and s.lineage is None and kinds is None)
@@ -117,21 +116,6 @@ class SubtaskOutputs:
         broadcast = isinstance(origin, BroadcastOrigin)
         refusal = Refusal(origin.element if broadcast else int(origin), None, "", "", broadcast=broadcast)
         return str(self._work.refused.described(refusal, self._rows.that_hold(refusal))["position"])
-
-    def _order_of(self, part: ElementOutputs | SideOutputs, *, merged: bool) -> pa.Table:
-        spec, routed = self._spec, self._spec.routed
-        return order_of(
-            part.origins,
-            self._rows.events,
-            self._rows.broadcast,
-            order=routed.order,
-            event_time=routed.event_time,
-            timed_order=routed.timed_order,
-            clocks=spec.clocks,
-            merged=merged,
-            operator=spec.uid,
-            times_ms=part.times_ms,
-        )
 
     def _write_dead_letters(self) -> None:
         self._work.report.rows_refused = len(self._work.refused)
