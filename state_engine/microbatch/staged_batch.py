@@ -21,7 +21,7 @@ from state_engine.sinks.base import WRITE_ID
 from state_engine.state_tables.difference import changes_in, newest_of
 from state_engine.state_tables.table_form import TableForm
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec
+from state_engine.storage.state.base import BaseSpec
 from state_engine.storage.state.listed_files import ListedFile
 from state_engine.storage.stores.files import join
 from state_engine.storage.stores.parquet_reading import open_recorded
@@ -105,7 +105,7 @@ class StagedBatch:
                 f"a gate judges the state '{of.state}' of operator '{uid}', a list: its changes are elements that were "
                 "added, and not whole lists. Judge the stream that makes them, with expect"
             )
-        spec = BaseSpec("", "", key.storage, (schema,), self.job.max_parallelism, NOTHING_EXPIRES_MS, None)
+        spec = BaseSpec(key.storage, (schema,), self.job.max_parallelism)
         files = [self._listed(uid, file) for one in report.subtasks for file in one.changelog]
         entries = newest_of(form, changes_in(spec, schema, files)).written
         return form.entries(entries) if whole_value else form.rows(entries)
