@@ -80,7 +80,7 @@ class Files:
 
     def base_spec(self) -> BaseSpec:
         states = tuple(map(recorded_schema, (ONE, OTHER)))
-        return BaseSpec(self.uri, f"b{len(self.files)}", KEY.storage, states, GROUPS, 0, None)
+        return BaseSpec(KEY.storage, states, GROUPS, 0, uri=self.uri, base_id=f"b{len(self.files)}")
 
     def newest(self, keys: Sequence[Any]) -> NewestEntries:
         return NewestEntries(self.files, self.hashes(keys), self.columns(keys))
