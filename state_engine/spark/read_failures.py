@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
 
 from state_engine.core.errors import BadFileError, SourceError, StorageError
 from state_engine.storage.stores.failures import java_storage_error, storage_error
+from state_engine.storage.stores.files import open_location
 
 _FILE = re.compile(r"\[FAILED_READ_FILE[^]]*\][^:]*? file (\S.*?)\.\s", re.DOTALL)
 _KAFKA = ("org.apache.spark.sql.kafka010.", "org.apache.kafka.")
@@ -27,6 +29,8 @@ _STATE = re.compile(r"\s+SQLSTATE: \w+$")
 _GONE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (\S.*?)\.(?: SQLSTATE|\s|$)")
 _RUN_AGAIN = "Run again, which lists the files again and leaves out what is gone"
 _SET_ASIDE = ", or set on_bad_file='dead_letter' on its FileSource"
+_OVERFLOW = "long overflow"
+"""What Java says of a time that Spark cannot hold."""
 _WAYS_OUT = {
     # what Hadoop raises for a name that it takes for a URI
     "Relative path in absolute URI": "The file may be whole, but cannot be opened under this name. Rename the file",
@@ -34,6 +38,8 @@ _WAYS_OUT = {
     "Unsupported encoding": "Spark cannot read pages of this encoding. Write the file with encodings of Parquet 1.0 "
     "(plain, dictionary)",
     "Codec\\b": "Spark cannot unpack this compression. Write the file with zstd, gzip or snappy",
+    _OVERFLOW: "A time of it is too far from 1970 for Spark, whose times are microseconds in 64 bits. Write such times "
+    "as bigint or text",
     "crypt": "The file is encrypted. Write it without encryption",
     "": "Repair or remove the file",
 }
@@ -165,9 +171,34 @@ def way_out_of(cause: str) -> str:
 
 
 def _bad_file(uri: str, cause: str, where: str) -> BadFileError:
+    if cause == _OVERFLOW and (columns := _with_far_times(uri)):
+        cause = f"column {', '.join(map(repr, columns))}: {cause}"
     way_out = way_out_of(cause)
     letter = f"{uri}: {cause.rstrip('.')}. {way_out.removesuffix(_SET_ASIDE)}"
     return BadFileError(_message(uri, cause, way_out, where), uri, letter=letter)
+
+
+def _with_far_times(uri: str) -> list[str]:
+    """Columns of a Parquet file with a time that microseconds in 64 bits do not hold, as far as its statistics say."""
+    try:
+        with open_location(uri).opened() as file:
+            footer = pq.read_metadata(file)
+    except (OSError, pa.ArrowException):
+        return []
+    chunks = [
+        footer.row_group(group).column(place)
+        for group in range(footer.num_row_groups)
+        for place in range(footer.num_columns)
+    ]
+    found = (
+        chunk.path_in_schema
+        for chunk in chunks
+        if (stats := chunk.statistics) is not None
+        and "timeUnit=milliseconds" in str(stats.logical_type)
+        and stats.has_min_max
+        and max(abs(stats.min_raw), abs(stats.max_raw)) * 1000 >= 2**63
+    )
+    return list(dict.fromkeys(found))
 
 
 def _message(uri: str, problem: str, way_out: str, where: str) -> str:

@@ -261,3 +261,29 @@ def test_a_file_of_another_type_is_one_letter_and_the_others_are_read(
     assert run.ids() == [0, 2]
     (letter,) = run.engine.list_dead_letters(run.job)
     assert "column 'id' holds bigint, and not every such value is one of the declared int" in letter.error
+
+
+def test_a_time_that_spark_cannot_hold_names_its_column_and_the_advice_helps(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    feed = tmp_path / "feed"
+    feed.mkdir()
+    far = pa.array([5, 2**62], pa.timestamp("ms"))
+    pq.write_table(pa.table({"id": [1, 2], "at": far}), feed / "0.parquet")
+    pq.write_table(pa.table({"id": [3], "at": far[:1]}), feed / "1.parquet")
+    with pytest.raises(
+        BadFileError, match=r"0\.parquet: column 'at': long overflow.*Write such times as bigint"
+    ):
+        SourceRun(spark, tmp_path / "a", FileSource(str(feed))).run()
+    run = SourceRun(
+        spark, tmp_path / "b", FileSource(str(feed), on_bad_file="dead_letter"), on_error="dead_letter"
+    )
+    run.run()
+    assert run.ids() == [3]
+    (letter,) = run.engine.list_dead_letters(run.job)
+    assert "column 'at': long overflow" in letter.error
+    pq.write_table(pa.table({"id": [1, 2], "at": far.cast(pa.int64())}), feed / "0.parquet")
+    (feed / "1.parquet").unlink()
+    run = SourceRun(spark, tmp_path / "c", FileSource(str(feed)))
+    run.run()
+    assert sorted(run.ids()) == [1, 2]
