@@ -69,7 +69,7 @@ def check(rows: Input, cuts: Sequence[int], parallelism: int, **options: Any) ->
         assert sum(row.rows_in for row in run.checkpoints()) == len(rows)
 
 
-@pytest.mark.parametrize("parallelism", [1, pytest.param(2, marks=pytest.mark.more), 3])
+@pytest.mark.parametrize("parallelism", [3, *(pytest.param(n, marks=pytest.mark.more) for n in (1, 2))])
 @pytest.mark.parametrize(
     "cuts",
     [

@@ -83,9 +83,7 @@ def test_a_lateness_below_zero_is_refused() -> None:
         Lateness(-1)
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.more) for seed in range(4, 24))]
-)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.more) for seed in range(1, 24))])
 def test_random_streams_with_a_restore_behind_each_batch(seed: int) -> None:
     """What comes out of accepted rows is these, sorted by time and total order, whatever the cuts and parallelism."""
     chance = random.Random(seed)

@@ -217,8 +217,13 @@ def keyed_by_instants(asked: dict[str, Aggregate], windows: dict[Any, list[Readi
     }
 
 
+EVERY_EMISSION = pytest.mark.parametrize(
+    "emit", ["changes", *(pytest.param(one, marks=pytest.mark.more) for one in ("final", "running"))]
+)
+
+
 @SEEDS
-@pytest.mark.parametrize("emit", ["final", "changes", "running"])
+@EVERY_EMISSION
 @pytest.mark.parametrize("name", ASSIGNERS)
 def test_each_aggregate_of_each_window_is_that_of_its_rows(name: str, emit: Emit, seeds: range) -> None:
     windows, model = ASSIGNERS[name]
@@ -233,7 +238,7 @@ def test_each_aggregate_of_each_window_is_that_of_its_rows(name: str, emit: Emit
 
 
 @SEEDS
-@pytest.mark.parametrize("emit", ["final", "changes", "running"])
+@EVERY_EMISSION
 @pytest.mark.parametrize("name", [name for name in ASSIGNERS if name != "session"])
 def test_windows_of_a_stream_that_changes_are_those_of_the_rows_left(
     name: str, emit: Emit, seeds: range

@@ -90,7 +90,10 @@ def test_count_windows_with_a_restore_between_every_two_rows(
     assert run.drain() == []  # a window that is not full never comes out
 
 
-@pytest.mark.parametrize(("size", "slide"), [(1, 1), (3, 3), (4, 2), (5, 3), (7, 1)])
+@pytest.mark.parametrize(
+    ("size", "slide"),
+    [(5, 3), *(pytest.param(*one, marks=pytest.mark.more) for one in ((1, 1), (3, 3), (4, 2), (7, 1)))],
+)
 @pytest.mark.parametrize("use", ["aggregate", "process", "top_n"])
 def test_count_windows_are_those_of_the_model(size: int, slide: int, use: str) -> None:
     for seed in range(6):

@@ -130,7 +130,7 @@ def operator(windows: Any, contents: Contents, emitter: Emitter, settings: Windo
 
 
 @SEEDS
-@pytest.mark.parametrize("lateness", [0, 7])
+@pytest.mark.parametrize("lateness", [7, pytest.param(0, marks=pytest.mark.more)])
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", ASSIGNERS)
 def test_a_function_gets_what_the_model_has(name: str, use: str, lateness: int, seeds: range) -> None:
