@@ -35,7 +35,9 @@ from state_engine import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    NoKeyTwice,
     ProcessFunction,
+    RowsBetween,
     RuntimeContext,
     Session,
     Sliding,
@@ -50,6 +52,7 @@ from state_engine import (
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.sinks.base import Sink
+from state_engine.sinks.bounds import Bound
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.stores import durability
 from state_engine.storage.stores.files import join, normal_uri, open_location
@@ -274,6 +277,7 @@ class Workload:
         letters: whether rows are refused, some in each of the first micro-batches.
         tables: points that sinks with a key reach; such a sink stages nothing, and its table shows a state.
         withdraws: whether all sinks can withdraw, so that restores are possible.
+        gates: bounds that every micro-batch meets, so a verdict reads what is staged.
     """
 
     name: str
@@ -283,6 +287,7 @@ class Workload:
     letters: bool = False
     tables: tuple[str, ...] = ()
     withdraws: bool = True
+    gates: tuple[Bound, ...] = ()
 
     def job(
         self,
@@ -305,6 +310,8 @@ class Workload:
                 stream.publish(DeltaStateTable(table_of(name, directory, store)), name=name)
             else:
                 stream.sink(name, sink_of(name, directory, store))
+        for number, bound in enumerate(self.gates):
+            workload_job.gate(f"gate_{number}", bound, "hold")
         return workload_job
 
     @property
@@ -346,8 +353,15 @@ WORKLOADS = {
             ("sums", "sink_latest", "sink_newest"),
             ("latest", "newest"),
             tables=TABLES_OF_STATES,
+            gates=(NoKeyTwice("latest", ["k"]), RowsBetween("sums.sum", 0)),
         ),
-        Workload("windows", _windows, ("sessions", "slides"), ("delta", "files")),
+        Workload(
+            "windows",
+            _windows,
+            ("sessions", "slides"),
+            ("delta", "files"),
+            gates=(NoKeyTwice("files", ["k", "window_start"]),),
+        ),
         Workload(
             "operators",
             chain_of_operators.chain,
