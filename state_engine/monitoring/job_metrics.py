@@ -8,6 +8,7 @@ from typing import get_args
 
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.monitoring.job_status import JobStatus, State
+from state_engine.monitoring.state_bytes import state_bytes
 from state_engine.telemetry import metrics as m
 from state_engine.telemetry.measurements import measurements
 from state_engine.telemetry.metrics import JOB, Point
@@ -19,8 +20,17 @@ def metrics_of(status: JobStatus, history: JobHistory | None, *, now_ms: int) ->
     Args:
         history: None where the job never ran, or its rows cannot be read: only its status is known then.
     """
-    points = [*_of_status(status), *(measurements(history.checkpoints, now_ms=now_ms) if history else ())]
+    points = [*_of_status(status)]
+    if history is not None:
+        points += [*measurements(history.checkpoints, now_ms=now_ms), *_parts(history)]
     return [replace(point, attributes={JOB: status.job, **point.attributes}) for point in points]
+
+
+def _parts(history: JobHistory) -> Iterator[Point]:
+    """The bytes of each keyed state of the head."""
+    for operator in history.head.operators if history.head else ():
+        for state, size in state_bytes(history.layout, history.path, operator).items():
+            yield m.STATE_PART.of(size, operator.uid, state)
 
 
 def _of_status(status: JobStatus) -> Iterator[Point]:

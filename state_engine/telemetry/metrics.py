@@ -197,6 +197,13 @@ STATE_SIZE = Metric(
     "Size of the files that hold the keyed state of an operator",
     (OPERATOR,),
 )
+STATE_PART = Metric(
+    "statelake.state.part",
+    "gauge",
+    "By",
+    "Part of that size that a keyed state takes, by the sizes of the columns of states; not by OpenTelemetry",
+    (OPERATOR, STATE),
+)
 STATE_FILES = Metric(
     "statelake.state.files",
     "gauge",

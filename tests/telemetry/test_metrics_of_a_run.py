@@ -76,6 +76,34 @@ def values(text: str, metric: Metric) -> dict[tuple[str, ...], float]:
     return numbers
 
 
+def test_bytes_of_states_are_those_of_their_columns(site: Path) -> None:
+    history = read_history(str(site / "root"), "shops")
+    assert history is not None
+    files = [
+        *Path(site / "root").rglob("changelog/**/*.parquet"),
+        *Path(site / "root").rglob("base/**/*.parquet"),
+    ]
+    shares = {"total": 0.0, "days": 0.0, "_timers": 0.0}
+    for file in files:
+        parts = dict.fromkeys(shares, 0)
+        group = pq.read_metadata(file).row_group(0)
+        for place in range(group.num_columns):
+            chunk = group.column(place)
+            for name in shares:
+                parts[name] += chunk.total_compressed_size * (
+                    chunk.path_in_schema.split(".")[0] == f"v_{name}"
+                )
+        for name, size in parts.items():
+            shares[name] += file.stat().st_size * size / sum(parts.values())
+    text = command(site, "metrics", "--format", "prometheus")
+    assert values(text, m.STATE_PART) == {
+        ("totals", name): pytest.approx(shares[name], abs=1) for name in ("total", "days")
+    }
+    assert sum(shares.values()) == pytest.approx(values(text, m.STATE_SIZE)["totals",])
+    min(files).unlink()
+    assert values(command(site, "metrics", "--format", "prometheus"), m.STATE_PART) == {}
+
+
 def test_the_text_for_prometheus_says_what_happened(site: Path) -> None:
     waiting = put(site, "c", ("y", 95, 1), ("y", 96, 1))
     at_s = waiting.stat().st_mtime - 500
