@@ -190,7 +190,7 @@ def _with_far_times(uri: str) -> list[str]:
         for group in range(footer.num_row_groups)
         for place in range(footer.num_columns)
     ]
-    found = (
+    columns = (
         chunk.path_in_schema
         for chunk in chunks
         if (stats := chunk.statistics) is not None
@@ -198,7 +198,7 @@ def _with_far_times(uri: str) -> list[str]:
         and stats.has_min_max
         and max(abs(stats.min_raw), abs(stats.max_raw)) * 1000 >= 2**63
     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(columns))
 
 
 def _message(uri: str, problem: str, way_out: str, where: str) -> str:

@@ -16,8 +16,8 @@ REPOSITORY = Path(__file__).parents[2]
 
 def test_an_engine_in_production_has_no_fault_plane() -> None:
     """A process that has loaded every module has loaded nothing of the tests."""
-    found = [name.name for name in walk_packages(state_engine.__path__, "state_engine.")]
-    modules = [name for name in found if not name.endswith(".__main__")]  # those are programs
+    named = [name.name for name in walk_packages(state_engine.__path__, "state_engine.")]
+    modules = [name for name in named if not name.endswith(".__main__")]  # those are programs
     assert {point.owner.partition(":")[0] for point in POINTS.values()} <= {*modules}
     code = f"import importlib, sys; [importlib.import_module(m) for m in {modules}]; print(*sys.modules)"
     shown = subprocess.run(
