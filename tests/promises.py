@@ -31,7 +31,7 @@ PROMISES: dict[str, list[str]] = {
         "tests/microbatch/test_watermark_strategy_on_spark.py::test_timers_fire_at_the_right_times_where_tasks_read_the_rows",
     ],
     "time to live": [
-        "tests/microbatch/test_ttl_anyhow.py::test_on_spark",
+        "tests/microbatch/test_ttl_anyhow.py::test_on_spark[True-True-default]",
         "tests/operations/test_compaction.py::test_expired_entries_are_gone_unless_they_may_be_seen",
     ],
     "port by their imports": [

@@ -148,6 +148,7 @@ def test_another_key_never_cleans_up_what_its_owner_would_see(ttl: TtlSettings, 
             assert outputs["a"][0].partition(": ")[2] == seen
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "ttl", [t for t in EVERY_SETTING if t.shows_expired], ids=lambda ttl: "-".join(map(str, ttl))
 )

@@ -359,6 +359,7 @@ def test_a_row_that_comes_later_keeps_what_seemed_forgotten() -> None:
 # -- tiles ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_a_long_span_has_few_tiles() -> None:
     """An hour, a day and 30 days by 5 minutes: below 100 entries a key, each of which a row merges at most once."""
     features = over("at_once", 5 * MINUTE, n=count(last=["1 h", "1 day", "30 days"]))
