@@ -22,6 +22,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.history import History
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import SinkError, StatelakeError
+from state_engine.core.types.ddl import ddl_text
 from state_engine.job.changing_streams import is_changing
 from state_engine.job.graph import (
     OperatorNode,
@@ -42,6 +43,7 @@ from state_engine.replay.sample import sample_of
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.sources.stream_columns import KIND_FIELD
 from state_engine.state_tables.states import PublishedState, last_knowing, published_on, state_of
+from state_engine.state_tables.table_form import TableForm
 from state_engine.storage.committed_rows import committed_rows
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.stores.files import normal_uri
@@ -146,8 +148,8 @@ class _Planning:
                 node.sink.check_target(columns, name=node.name, known=node.name in known)
             except SinkError as error:
                 yield Finding(Part("sink", node.name), error)
-            except StatelakeError as error:  # from here, its store cannot be reached
-                self.notes.append(f"whether the table of sink {node.name} takes its rows: {error}")
+            except StatelakeError as error:  # from here, its store or database cannot be reached
+                self.notes.append(f"whether the table of sink {node.name} takes its rows: {error.args[0]}")
 
     @cached_property
     def _declarations(self) -> Declarations:
@@ -262,10 +264,27 @@ class _Planning:
                 self._begins_empty(node)
                 yield PartPlan(part, "continues", (NEW["table"],))
             else:
-                texts = tuple(_table_changes(was, node.recorded))
+                texts = (*_table_changes(was, node.recorded), *self._column_changes(was))
                 yield PartPlan(part, "continues" if texts else "same", texts)
         for name in recorded:
             yield PartPlan(Part("table", name), "continues", (GONE["table"],))
+
+    def _column_changes(self, was: PublishedState) -> Iterator[str]:
+        """What differs in the columns of a table, by the state of the head and the one that code declares."""
+        assert self._head is not None
+        recorded, now = (
+            state_of(self._head, was.operator, was.state),
+            self._declarations.table_columns.get(was.name),
+        )
+        if recorded is None or now is None:
+            return
+        before = TableForm.of(*recorded, map_key=was.map_key).columns.schema
+        texts = []
+        for name in dict.fromkeys([*before.names, *now.names]):
+            old, new = (ddl_text(of.field(name).type) if name in of.names else "none" for of in (before, now))
+            texts += [f"{name}: {old} → {new}"] if old != new else []
+        if texts:
+            yield f"columns: {', '.join(texts)}; the next publish gives the table these, or says how to rebuild it"
 
     def _begins_empty(self, node: PublishedNode) -> None:
         """Note a keyed sink whose state begins empty beside a table: only a run looks into that."""

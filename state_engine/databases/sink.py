@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
-from state_engine.core.errors import SinkError
+from state_engine.core.errors import ConfigurationError, SinkError
 from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.databases.target import SqlTarget, check_names, checked_table, checked_url, lineage_of
@@ -113,6 +113,20 @@ class SqlSink(Sink):
             lineage=self.lineage,
             password_env=self.password_env,
         )
+
+    def check_target(self, columns: pa.Schema, *, name: str, known: bool) -> None:
+        # loaded by runs and plans that have such a sink only, see ``target``
+        from state_engine.databases.sink_table import SinkTable
+
+        target = self._target()
+        if target.is_new_file:
+            return
+        with ExitStack() as stack:
+            try:
+                table = stack.enter_context(SinkTable(target, f"sink '{name}'").connected())
+            except SinkError as error:
+                raise ConfigurationError(error.args[0]) from error
+            table.check_existing(with_lineage(columns, sink=name) if self.lineage else columns, known=known)
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
         name, schema, write_id = request.name, request.schema, request.write_id

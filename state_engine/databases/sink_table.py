@@ -56,6 +56,11 @@ class SinkTable(DatabaseTable):
         assert row is not None
         return row.identity
 
+    def check_existing(self, schema: pa.Schema, *, known: bool) -> None:
+        """Refuse a table that is there and not to be made again for these columns, without writing anything."""
+        if self.is_there() and (known or self.has_rows()):
+            self._check_columns(schema)
+
     def _make(self, table: sa.Table) -> None:
         """Make the table, with a new identity, in one transaction; unless another runner made it in between.
 

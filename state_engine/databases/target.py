@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from state_engine.core.errors import ConfigurationError, SinkError
@@ -53,6 +54,12 @@ class SqlTarget:
         """The table, for messages."""
         name = f"{self.schema}.{self.table}" if self.schema else self.table
         return f"table {name} of {self.url}"
+
+    @property
+    def is_new_file(self) -> bool:
+        """Whether it is of SQLite, and its file is not there yet: to connect would make it."""
+        backend, _, path = self.url.partition(":///")
+        return backend.startswith("sqlite") and not Path(path).exists()
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "key": list(self.key)}

@@ -85,6 +85,7 @@ class Declarations:
     Attributes:
         not_opened: after the findings, the operators whose states only their subtasks know.
         opened: after the findings, what a trial of ``open`` declared, by uid.
+        table_columns: after the findings, the columns of published tables, as far as code shows them.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Declarations:
         self._job, self._path, self._unasked, self._parameters = job, path, unasked, parameters
         self.not_opened: set[str] = set()
         self.opened: dict[str, OpenedStates] = {}
+        self.table_columns: dict[str, pa.Schema] = {}
 
     def findings(self) -> Iterator[Finding]:
         """What does not fit."""
@@ -127,11 +129,12 @@ class Declarations:
                 f"function declares {sorted(one.name for one in trial.states)} in open. Correct the name in "
                 "publish_state, or declare the state in open"
             )
-        key, fields = declared_key(operator), [pa.field("value", column_type_of(state).arrow)]
+        key, fields = declared_key(operator, type_in_code), [pa.field("value", column_type_of(state).arrow)]
         try:
             if key is not None:
                 form = TableForm(key.schema, recorded_schema(state), node.map_key).checked(operator.uid)
                 fields = list(form.columns.schema)
+                self.table_columns[node.name] = form.columns.schema
             node.table.check_names(fields, what=f"job '{job.name}', table '{node.name}'")
         except StatelakeError as error:
             return error

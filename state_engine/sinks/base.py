@@ -171,13 +171,14 @@ class Sink(ABC):
         """
 
     def check_target(self, columns: pa.Schema, *, name: str, known: bool) -> None:  # noqa: B027 - most kinds cannot
-        """Refuse the table that is there for these columns, as ``prepare`` does, where its files show it without Spark.
+        """Refuse the table that is there for these columns, as ``prepare`` does, where that needs no Spark.
 
         Args:
             known: whether the application published to the sink of this name before.
 
         Raises:
             SinkError: it cannot take them; the message is that of ``prepare``.
+            StatelakeError: its store or database cannot be reached from here.
         """
 
     @abstractmethod

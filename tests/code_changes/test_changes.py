@@ -276,6 +276,11 @@ CHANGES: dict[str, tuple[StatefulJob, StatefulJob, dict[str, tuple[str, str]]]] 
     "another place of a published table": (
         job(then=table()), job(then=table("/other")),
         {"table shown": ("continues", "/t was its place, and stays as it is; .*/other shows the whole state")}),
+    "a field more in a published table": (
+        job(visit(Visit, Visit(3)), then=table(state="visit")),
+        job(visit(Longer, Longer(3)), then=table(state="visit")),
+        {"operator f": ("replay", "its function changed"), "state f.visit": ("continues", "'runway' is added"),
+         "table shown": ("continues", "columns: runway: none → string; the next publish gives the table these")}),
     "a published table of an unknown state": (
         job(), job(then=table(state="nothing")), {"table shown": ("refused", "operator 'f' has no state 'nothing'")}),
 }  # fmt: skip

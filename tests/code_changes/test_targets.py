@@ -1,8 +1,10 @@
-"""A plan refuses a Delta table that does not take the columns of a sink, with the words of the run."""
+"""A plan refuses a table that does not take the columns of a sink, with the words of the run."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from state_engine import DeltaSink, FileSource, StateEngine, StatefulJob
+from state_engine import DeltaSink, FileSource, SqlSink, StateEngine, StatefulJob
 from state_engine.core.errors import ConfigurationError, SinkError, UserFunctionError
 
 OLD, WITH_LINEAGE = "id bigint", " with lineage"
@@ -131,3 +133,67 @@ def test_a_sample_runs_what_needs_spark(spark: SparkSession, tmp_path: Path) -> 
         assert engine.plan(keyed(2)).sample is None
         with pytest.raises(ConfigurationError, match="sample must be at least 1"):
             engine.plan(keyed(2), sample=0)
+
+
+def to_database(directory: Path, columns: str, url: str, **options: Any) -> StatefulJob:
+    made = StatefulJob("stored")
+    rows = made.source("rows", FileSource(str(directory / "feed"), schema=OLD))
+    padded = rows.map(lambda row: (row.id, *[None] * columns.count(",")), columns, uid="padded")
+    padded.sink("out", SqlSink(url, "landed", **options))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("before", "columns", "says"),
+    [
+        (OLD, OLD, ""),
+        (OLD, "id bigint, more string", "has no column 'more'"),
+        ("", OLD, ""),
+        ("INSERT INTO landed VALUES ('a')", OLD, "has id TEXT, which does not hold every int64"),
+        ("SELECT 1", "id bigint, more string", "has no column 'more'"),
+    ],
+    ids=["the same", "more columns", "no file", "a table of others", "an empty table of others"],
+)
+def test_the_columns_of_a_table_in_a_database(
+    spark: SparkSession, tmp_path: Path, before: str, columns: str, says: str
+) -> None:
+    (tmp_path / "feed").mkdir()
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "feed" / "1.parquet")
+    file = tmp_path / "out.db"
+    url, is_empty = f"sqlite:///{file}", before.startswith("SELECT")
+    with StateEngine(tmp_path / "root", spark) as engine:
+        if before == OLD:
+            engine.run(to_database(tmp_path, OLD, url))
+        elif before:
+            with closing(sqlite3.connect(file)) as connection:
+                connection.execute("CREATE TABLE landed (id TEXT)")
+                connection.execute(before)
+                connection.commit()
+        pq.write_table(pa.table({"id": [2]}), tmp_path / "feed" / "2.parquet")
+        changed = to_database(tmp_path, columns, url)
+        refused = [text for one in engine.plan(changed).of("refused") for text in one.texts]
+        assert file.exists() == bool(before)
+        if not says:
+            assert refused == []
+            engine.run(changed)
+            return
+        with pytest.raises(SinkError, match=says) as error:
+            engine.run(changed)
+    assert refused == ([] if is_empty else [str(error.value)]), "an empty table may be one of ours, made anew"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({}, "cannot be used"), ({"password_env": "NOT_SET_HERE"}, "variable NOT_SET_HERE")],
+    ids=["nobody listens", "no password"],
+)
+def test_a_database_that_cannot_be_reached_is_a_note(
+    tmp_path: Path, spark: SparkSession, options: dict[str, Any], says: str
+) -> None:
+    job = to_database(tmp_path, OLD, "postgresql://nobody@127.0.0.1:9/none", **options)
+    with StateEngine(tmp_path / "root", spark) as engine:
+        plan = engine.plan(job)
+    assert plan.of("refused") == ()
+    (note,) = plan.notes
+    assert "whether the table of sink out takes its rows" in note
+    assert says in note
