@@ -55,7 +55,7 @@ PROMISES: dict[str, list[str]] = {
             )
         ),
         "tests/microbatch/test_fencing.py::test_of_two_runners_at_once_exactly_one_commits",
-        "tests/microbatch/test_fencing.py::test_a_zombie_that_wakes_up_changes_nothing",
+        "tests/microbatch/test_fencing.py::test_a_zombie_that_wakes_up_changes_nothing[2]",
         "tests/microbatch/test_fencing.py::test_a_commit_that_did_happen_is_found_and_the_run_goes_on",
     ],
     "Input positions, state and outputs change together or not at all": [
@@ -69,7 +69,7 @@ PROMISES: dict[str, list[str]] = {
         "tests/engine/test_migration.py::test_what_does_not_fit_is_refused",
     ],
     "Published tables go back with it": [
-        "tests/state_tables/test_keyed_sinks.py::test_a_restore_moves_the_table_back_and_forth",
+        "tests/state_tables/test_keyed_sinks.py::test_a_restore_moves_the_table_back_and_forth[delta]",
         "tests/state_tables/test_following.py::test_a_dry_run_says_what_each_table_gets",
     ],
     "Dagster": [
@@ -104,7 +104,7 @@ PROMISES: dict[str, list[str]] = {
         "tests/operations/test_operations.py::test_a_restore_can_be_undone",
     ],
     "engine.rescale(job, parallelism=8)": [
-        "tests/operations/test_operations.py::test_rescaling_writes_one_row_and_no_state",
+        "tests/operations/test_operations.py::test_rescaling_writes_one_row_and_no_state[4]",
     ],
     "engine.compact(job)": [
         "tests/operations/test_maintenance.py::test_compaction_changes_no_state_and_nothing_that_comes_after"

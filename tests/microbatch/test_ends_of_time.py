@@ -234,6 +234,7 @@ def as_if_nothing_had_been(shop: Shop, time: dict[str, Any]) -> list[Any]:
         return sorted(run.sink("paid"))
 
 
+@pytest.mark.more
 @settings(max_examples=6, deadline=None)
 @example(seed=20, begins=38, lasts=31, every=17, pieces=1, idle=False, replays=False)
 @given(

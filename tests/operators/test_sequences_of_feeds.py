@@ -118,7 +118,10 @@ FEEDS: dict[str, tuple[str, ChangeFormat, Any]] = {
 _steps = st.lists(st.tuples(st.integers(1, 3), st.sampled_from([None, 1, 2, 3])), min_size=1, max_size=8)
 
 
-@pytest.mark.parametrize("feed", FEEDS)
+@pytest.mark.parametrize(
+    "feed",
+    [pytest.param(feed, marks=() if feed == "debezium, text" else pytest.mark.more) for feed in FEEDS],
+)
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(steps=_steps, sizes=cuts, data=st.data())
 def test_a_keyed_sink_ends_at_the_table_of_the_database(

@@ -257,7 +257,10 @@ def sliding(at: int) -> list[tuple[int, int]]:
     return [(start, start + 6) for start in range(at // 2 * 2 - 4, at + 1, 2)]
 
 
-@pytest.mark.parametrize(("windows", "model"), [(Tumbling(7), tumbling), (Sliding(6, every=2), sliding)])
+@pytest.mark.parametrize(
+    ("windows", "model"),
+    [pytest.param(Tumbling(7), tumbling, marks=pytest.mark.more), (Sliding(6, every=2), sliding)],
+)
 def test_windows_of_the_clock_have_the_rows_of_their_time(
     windows: Any, model: Callable[[int], list[tuple[int, int]]]
 ) -> None:

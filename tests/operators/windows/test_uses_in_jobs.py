@@ -163,7 +163,9 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("cut", [1, 3, len(GIVEN)])
+@pytest.mark.parametrize(
+    "cut", [3, pytest.param(1, marks=pytest.mark.more), pytest.param(len(GIVEN), marks=pytest.mark.more)]
+)
 def test_uses_in_memory(use: str, cut: int) -> None:
     build, expected = USES[use]
     job = StatefulJob("uses", parallelism=2)
