@@ -221,7 +221,7 @@ class StateEngine:
     ) -> JobPlan:
         """What a run of today's code would do to existing state and outputs: nothing is committed or written.
 
-        Reads the root, and the logs of the Delta tables of sinks, without Spark and Java. ``notes`` has what only rows
+        Reads the root and looks at the tables of sinks, without Spark and Java. ``notes`` has what only rows
         or a subtask show.
 
         Args:

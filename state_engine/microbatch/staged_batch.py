@@ -8,7 +8,7 @@ from the files of changes that the subtasks wrote, so a gate reads what changed 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import pyarrow as pa
@@ -40,6 +40,7 @@ class StagedBatch:
     done: Execution
     path: Sequence[CheckpointRow]
     layout: JobLayout
+    _entries: dict[JudgedState, tuple[TableForm, pa.Table] | None] = field(default_factory=dict, repr=False)
 
     def rows(self, name: str) -> int:
         if judged_state(self.job, name) is not None:
@@ -51,15 +52,15 @@ class StagedBatch:
         rows = self._of_sink(name, columns) if state is None else self._of_state(state)
         if rows is None:  # nothing came: no column is known
             return pa.table({name: pa.nulls(0, pa.int64()) for name in columns or ()})
-        if columns is None:
+        if state is None or columns is None:
             return rows
         _check_has(name, columns, rows.schema)
         return rows.select(list(columns))
 
     def entries(self, operator: str, state: str) -> pa.Table:
         """Changed entries in the columns of ``read_state``: key, ``map_key`` and ``value``."""
-        changed = self._of_state(JudgedState(operator, state), whole_value=True)
-        return pa.table({}) if changed is None else changed
+        changed = self._changed(JudgedState(operator, state))
+        return pa.table({}) if changed is None else changed[0].entries(changed[1])
 
     def rows_before(self, name: str, batches: int) -> list[int]:
         newest = islice((row for row in reversed(self.path) if row.kind.is_micro_batch), batches)
@@ -88,7 +89,17 @@ class StagedBatch:
         ]
         return pa.concat_tables([schema.empty_table(), *[part.cast(schema) for part in parts]])
 
-    def _of_state(self, of: JudgedState, *, whole_value: bool = False) -> pa.Table | None:
+    def _of_state(self, of: JudgedState) -> pa.Table | None:
+        changed = self._changed(of)
+        return None if changed is None else changed[0].rows(changed[1])
+
+    def _changed(self, of: JudgedState) -> tuple[TableForm, pa.Table] | None:
+        """Changed entries of a state, read once for all gates; None where its operator did not run."""
+        if of not in self._entries:
+            self._entries[of] = self._read(of)
+        return self._entries[of]
+
+    def _read(self, of: JudgedState) -> tuple[TableForm, pa.Table] | None:
         uid = of.operator
         report, key = self.done.operators.get(uid), self.done.key_schemas.get(uid)
         if report is None or key is None:
@@ -107,8 +118,7 @@ class StagedBatch:
             )
         spec = BaseSpec(key.storage, (schema,), self.job.max_parallelism)
         files = [self._listed(uid, file) for one in report.subtasks for file in one.changelog]
-        entries = newest_of(form, changes_in(spec, schema, files)).written
-        return form.entries(entries) if whole_value else form.rows(entries)
+        return form, newest_of(form, changes_in(spec, schema, files)).written
 
     def _listed(self, uid: str, file: DataFile) -> ListedFile:
         return ListedFile.recorded(
