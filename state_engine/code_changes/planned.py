@@ -137,7 +137,7 @@ class _Planning:
 
     def _targets(self) -> Iterator[Finding]:
         """Tables of sinks that do not take the columns that the code declares."""
-        known = {sink.name for row in self._path for sink in row.sinks}
+        places = {sink.name: sink.path for row in self._path for sink in row.sinks}
         for node in self.job.sinks.values():
             declared = declared_columns(node.parent, type_in_code)
             if declared is None:
@@ -145,10 +145,10 @@ class _Planning:
             changes = [KIND_FIELD] if is_changing(node.parent) and node.sink.accepts_changes else []
             columns = pa.schema([*declared.arrow, *changes])
             try:
-                node.sink.check_target(columns, name=node.name, known=node.name in known)
+                node.sink.check_target(columns, name=node.name, place=places.get(node.name))
             except SinkError as error:
                 yield Finding(Part("sink", node.name), error)
-            except StatelakeError as error:  # from here, its store or database cannot be reached
+            except StatelakeError as error:  # from here, the table cannot be looked at
                 self.notes.append(f"whether the table of sink {node.name} takes its rows: {error.args[0]}")
 
     @cached_property

@@ -37,9 +37,8 @@ def planned_replay(
     """
     path = history.main_path
     begin_id = _begin(history, path, _first_otherwise(path, now, parts))
-    branch = new_branch(history)
     try:
-        batches = recording(job.name, history, branch=branch, from_checkpoint=begin_id).batches
+        batches = recording(job.name, history, branch=_new_branch(history), from_checkpoint=begin_id).batches
     except ConfigurationError as error:
         return PlannedReplay(begin_id, problem=str(error))
     if job.partitions is not None:
@@ -47,12 +46,8 @@ def planned_replay(
             f"statelake backfill {job.name} --from {batches[0].partition} --to {batches[-1].partition}"
         ]
     else:
-        begin = f" --from {begin_id}" if begin_id is not None else ""
-        commands = [
-            f"statelake branch create {job.name}{begin} --branch {branch}",
-            f"statelake branch compare {job.name} {branch} --rows 20",
-            f"statelake branch promote {job.name} {branch} --expected-head {path[-1].checkpoint_id}",
-        ]
+        apply = f"statelake apply {job.name} --from {begin_id or 0}"
+        commands = [apply, f"{apply} --promote --expected-head {path[-1].checkpoint_id}"]
     return PlannedReplay(
         begin_id,
         len(batches),
@@ -92,11 +87,10 @@ def branch_of_replay(history: History, now: DeclaredParts, from_checkpoint: int 
         by_this_code = all(row.declared == now.text() for row in own if row.kind.is_micro_batch)
         if name.startswith(_PREFIX) and own[0].parent_id == from_checkpoint and by_this_code:
             return name
-    return new_branch(history)
+    return _new_branch(history)
 
 
-def new_branch(history: History) -> str:
-    """The name of a branch for a replay."""
+def _new_branch(history: History) -> str:
     assert history.head is not None
     name = f"{_PREFIX}{history.head.checkpoint_id}"
     return name if name not in history.branches else f"{name}_{history.next_id}"

@@ -114,7 +114,7 @@ class SqlSink(Sink):
             password_env=self.password_env,
         )
 
-    def check_target(self, columns: pa.Schema, *, name: str, known: bool) -> None:
+    def check_target(self, columns: pa.Schema, *, name: str, place: str | None) -> None:
         # loaded by runs and plans that have such a sink only, see ``target``
         from state_engine.databases.sink_table import SinkTable
 
@@ -126,7 +126,9 @@ class SqlSink(Sink):
                 table = stack.enter_context(SinkTable(target, f"sink '{name}'").connected())
             except SinkError as error:
                 raise ConfigurationError(error.args[0]) from error
-            table.check_existing(with_lineage(columns, sink=name) if self.lineage else columns, known=known)
+            table.check_existing(
+                with_lineage(columns, sink=name) if self.lineage else columns, known=place is not None
+            )
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
         name, schema, write_id = request.name, request.schema, request.write_id

@@ -170,15 +170,15 @@ class Sink(ABC):
             ConfigurationError: says which columns, and the way out.
         """
 
-    def check_target(self, columns: pa.Schema, *, name: str, known: bool) -> None:  # noqa: B027 - most kinds cannot
+    def check_target(self, columns: pa.Schema, *, name: str, place: str | None) -> None:  # noqa: B027 - most cannot
         """Refuse the table that is there for these columns, as ``prepare`` does, where that needs no Spark.
 
         Args:
-            known: whether the application published to the sink of this name before.
+            place: where the application published to the sink of this name last; None where it never did.
 
         Raises:
             SinkError: it cannot take them; the message is that of ``prepare``.
-            StatelakeError: its store or database cannot be reached from here.
+            StatelakeError: from here, its table cannot be looked at.
         """
 
     @abstractmethod

@@ -155,13 +155,14 @@ class DeltaSink(Sink):
         """
         return location_or_new(self.table) if self.table else self.path
 
-    def check_target(self, columns: pa.Schema, *, name: str, known: bool) -> None:
-        if self.table:  # only Spark's catalog knows where it is
-            return
-        facts = DeltaLog(self.path).facts()
-        if facts is not None and (known or not _made_empty(self.path, facts.version)):
+    def check_target(self, columns: pa.Schema, *, name: str, place: str | None) -> None:
+        path = self.path or place
+        if path is None:
+            raise ConfigurationError(f"where {self.table} is, only Spark's catalog knows")
+        facts = DeltaLog(path).facts()
+        if facts is not None and (place or not _made_empty(path, facts.version)):
             schema = with_lineage(columns, sink=name) if self.lineage else columns
-            _check_takes(self.path, facts, canonical(spark_schema(schema)))
+            _check_takes(path, facts, canonical(spark_schema(schema)))
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
         kernel, schema, write_id = request.kernel, request.schema, request.write_id

@@ -180,9 +180,8 @@ def test_a_replay_has_numbers_and_commands_and_a_read_only_root_is_enough(shop: 
     assert (replay["from_checkpoint"], replay["batches"], replay["rows"], replay["files"]) == (None, 2, 3, 2)
     assert 0 < replay["seconds"] < 600
     assert replay["commands"] == [
-        "statelake branch create shop --branch plan_2",
-        "statelake branch compare shop plan_2 --rows 20",
-        "statelake branch promote shop plan_2 --expected-head 2",
+        "statelake apply shop --from 0",
+        "statelake apply shop --from 0 --promote --expected-head 2",
     ]
 
 
@@ -195,7 +194,7 @@ def test_markdown_has_what_differs_in_a_table(shop: Path) -> None:
         "| `operator totals` | **replay** | its function changed |\n\n"
         "A replay from the very beginning repeats 2 micro-batches: 3 rows of 2 files, which took "
     )
-    assert done.stdout.endswith("statelake branch promote shop plan_2 --expected-head 2\n```\n")
+    assert done.stdout.endswith("statelake apply shop --from 0 --promote --expected-head 2\n```\n")
 
 
 def test_a_sample_runs_without_spark_and_commits_nothing(shop: Path) -> None:

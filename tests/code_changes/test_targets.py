@@ -16,11 +16,12 @@ from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, FileSource, SqlSink, StateEngine, StatefulJob
 from state_engine.core.errors import ConfigurationError, SinkError, UserFunctionError
+from tests.support.catalogs import new_schema
 
 OLD, WITH_LINEAGE = "id bigint", " with lineage"
 
 
-def job(directory: Path, columns: str, *, fails: bool = False) -> StatefulJob:
+def job(directory: Path, columns: str, *, fails: bool = False, table: str = "") -> StatefulJob:
     columns, marked, _ = columns.partition(WITH_LINEAGE)
     made = StatefulJob("landing")
     rows = made.source("rows", FileSource(str(directory / "feed"), schema=OLD))
@@ -29,7 +30,8 @@ def job(directory: Path, columns: str, *, fails: bool = False) -> StatefulJob:
         assert not fails
         return (row.id, *[None] * columns.count(","))
 
-    rows.map(padded, columns, uid="padded").sink("out", DeltaSink(f"{directory}/out", lineage=bool(marked)))
+    path = "" if table else f"{directory}/out"
+    rows.map(padded, columns, uid="padded").sink("out", DeltaSink(path, bool(marked), table=table))
     return made
 
 
@@ -111,6 +113,24 @@ def test_the_columns_of_a_table(
         with pytest.raises(SinkError, match=says) as error:
             engine.run(changed)
     assert [str(error.value)] == refused
+
+
+def test_a_table_that_the_catalog_knows_is_where_the_head_says(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "feed").mkdir()
+    with new_schema(spark) as lake, StateEngine(tmp_path / "root", spark) as engine:
+        of_name, changed = (job(tmp_path, columns, table=f"{lake}.landed") for columns in (OLD, "id int"))
+        (note,) = engine.plan(of_name).notes
+        assert f"takes its rows: where {lake}.landed is, only Spark's catalog knows" in note
+        for number in (1, 2):
+            pq.write_table(pa.table({"id": [number]}), tmp_path / "feed" / f"{number}.parquet")
+            if number == 1:
+                engine.run(of_name)
+        assert engine.plan(of_name).notes == ()
+        with pytest.raises(SinkError, match="has the columns id long, the output has id integer") as error:
+            engine.run(changed)
+        assert [text for one in engine.plan(changed).of("refused") for text in one.texts] == [
+            str(error.value)
+        ]
 
 
 def test_a_sample_runs_what_needs_spark(spark: SparkSession, tmp_path: Path) -> None:

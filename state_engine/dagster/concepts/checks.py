@@ -8,6 +8,7 @@ needed. Expectations on outputs and states are in ``expectations``.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import dagster as dg
 
@@ -179,10 +180,16 @@ def _gates(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
             passed=False,
             severity=dg.AssetCheckSeverity.ERROR,
             description=str(held_error(name, held)),
-            metadata={"branch": held.branch, "guide": dg.MetadataValue.url(GUIDE)},
+            metadata={"branch": held.branch, "guide": _guide()},
         )
 
     return _check(dagster_job, GATES, f"No gate holds a micro-batch: {bounds}.", look, blocking=True)
+
+
+def _guide() -> dg.MetadataValue[str]:
+    """The guide of gates: a link where this is a checkout."""
+    file = Path(__file__).parents[3] / GUIDE
+    return dg.MetadataValue.url(file.as_uri()) if file.exists() else dg.MetadataValue.text(GUIDE)
 
 
 def _plan(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
