@@ -57,13 +57,11 @@ def print_records(records: Sequence[Record], columns: Sequence[str] = ()) -> Non
 
 
 def print_json(records: Iterable[Record]) -> None:
-    """Print one object a line."""
     for record in records:
         typer.echo(json_text(plain(record)))
 
 
 def print_csv(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print plain values as CSV."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
     writer.writerows([text(cell) for cell in row] for row in rows)

@@ -97,7 +97,6 @@ def _type_of(node: Node) -> OutputType | None:
 
 
 def table_schema(columns: StructType) -> dg.TableSchema:
-    """A record type as Dagster shows tables."""
     return dg.TableSchema(
         [
             dg.TableColumn(name, ddl_text(kind.storage))

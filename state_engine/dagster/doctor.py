@@ -134,7 +134,6 @@ def checks() -> list[Check]:
 
 
 def main() -> None:
-    """Entry point."""
     typer.run(doctor)
 
 

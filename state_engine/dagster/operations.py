@@ -44,7 +44,6 @@ class OperationRun:
 
     @property
     def requested_by(self) -> str:
-        """What rows of this run record."""
         return requester_of(self.context)
 
     def rows(self) -> list[CheckpointRow]:

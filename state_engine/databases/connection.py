@@ -41,5 +41,4 @@ def connected(target: SqlTarget, who: str) -> Iterator[sa.Connection]:
 
 
 def one_line(error: DBAPIError) -> str:
-    """What the database said, on one line."""
     return " ".join(str(error.orig).split())

@@ -38,7 +38,6 @@ class TableMark:
 
     @staticmethod
     def of(text: str) -> TableMark:
-        """What a ledger recorded as text."""
         ledger, _, table = text.partition(" ")
         return TableMark(ledger, table)
 
@@ -67,7 +66,6 @@ class MarkedTable:
     ledger: str
 
     def look(self) -> TableMark:
-        """The mark that the table has."""
         if self.connection.dialect.name == _SQLITE:
             return TableMark("", self._trigger() or "")
         return TableMark(self._number(self.ledger), self._number(self.name))

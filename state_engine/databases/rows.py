@@ -88,7 +88,6 @@ class RowWriter:
         )
 
     def insert(self, rows: pa.Table) -> None:
-        """Insert rows that are not there."""
         for batch in rows.to_batches(BATCH_ROWS):
             if batch.num_rows:
                 self._execute(insert_into(self.connection, self.table), batch)

@@ -46,7 +46,6 @@ class DatabaseTable:
 
     @property
     def ledger(self) -> Ledger:
-        """The row of the application in the ledger."""
         return Ledger(self.connection, self.target.schema, self.target.table, self.app)
 
     @contextmanager
@@ -105,7 +104,6 @@ class DatabaseTable:
         return sa.inspect(self.connection).has_table(self.target.table, self.target.schema)
 
     def has_rows(self) -> bool:
-        """Whether the table holds any row."""
         table = sa.table(self.target.table, schema=self.target.schema)
         query = sa.select(sa.literal(1)).select_from(table).limit(1)
         return self.connection.execute(query).first() is not None

@@ -51,7 +51,6 @@ class SqlTarget:
 
     @property
     def shown(self) -> str:
-        """The table, for messages."""
         name = f"{self.schema}.{self.table}" if self.schema else self.table
         return f"table {name} of {self.url}"
 

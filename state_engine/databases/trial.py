@@ -33,7 +33,6 @@ class Trial:
 
     @staticmethod
     def of(connection: sa.Connection, target: SqlTarget) -> Trial:
-        """A copy of a table."""
         if connection.dialect.name == "sqlite":
             # under its own name, which is what its text says
             text = connection.execute(

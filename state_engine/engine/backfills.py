@@ -54,7 +54,6 @@ class JobBackfill:
     batches: list[BatchReport] = field(default_factory=list)
 
     def run(self, *, dry_run: bool) -> BackfillReport:
-        """See ``StateEngine.backfill``."""
         partitions = partitions_of(self.job, "backfill()")
         tables = (self.context.existing if dry_run else self.context.tables)(self.job.name)
         resumed: list[str] | None = None
@@ -103,7 +102,6 @@ class JobBackfill:
 def backfill_request(
     job: StatefulJob, code: StatefulJob, start: str, end: str, mode: str, *, rebatch: bool, branch: str | None
 ) -> BackfillRequest:
-    """What was asked for, checked."""
     partitions = partitions_of(job, "backfill()")
     if code.name != job.name or code.partitions != partitions:
         raise ConfigurationError(

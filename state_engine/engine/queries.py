@@ -76,7 +76,6 @@ class PastOf:
             raise why_missing(error, self._history, self.path) from error
 
     def sql(self, text: str, *, unrestricted: bool) -> DataFrame:
-        """See ``StateEngine.sql``."""
         try:
             user = self._context.user_session
             return moved(query(_own_session(user), self.views(), text, unrestricted=unrestricted), user)
@@ -84,7 +83,6 @@ class PastOf:
             raise why_missing(error, self._history, self.path) from error
 
     def views(self) -> Sequence[SqlView]:
-        """See ``StateEngine.list_views``."""
         name = self._layout.job
         viewed = ViewedJob(
             self._layout, self._history, self.path, lambda session: dead_letters(self._context, name, session)

@@ -36,7 +36,6 @@ def run(
     max_batches: int | None,
     on_progress: OnBatch,
 ) -> RunReport:
-    """See ``StateEngine.run``."""
     check_bound(max_batches, what="max_batches")
     with traced(context, "run", job, options):
         return _run(

@@ -29,7 +29,6 @@ class SuiteBound(Bound):
 
     @property
     def text(self) -> str:
-        """The suite and its expectations."""
         return f"{self.sink} meets {', '.join(self._names)}"
 
     @property

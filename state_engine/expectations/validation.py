@@ -76,7 +76,6 @@ _UNJUDGED = Outcome(met=False, error="Great Expectations did not take it: check 
 
 
 def frame_of(engine: StateEngine, job: StatefulJob, suite: Suite) -> DataFrame:
-    """The rows that a suite is about."""
     if isinstance(suite.of, OfState):
         return _flat(engine.read_state(job, suite.of.operator, suite.of.state))
     return sink_frame(engine, job, suite.of.sink, asked_by=f"suite '{suite.name}'")

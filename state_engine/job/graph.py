@@ -145,12 +145,10 @@ class OperatorNode:
 
     @property
     def keyed(self) -> bool:
-        """Whether there is keyed state."""
         return self.inputs[0].key is not None
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """Names of the columns of the stored key."""
         return self.inputs[0].key_columns
 
     @property
@@ -324,7 +322,6 @@ def typing_inputs(operator: OperatorNode) -> tuple[OperatorInput, ...]:
 def declared_inputs(
     operator: OperatorNode, of_source: OfSource = as_declared
 ) -> tuple[OutputType, ...] | None:
-    """The types of these inputs, where all are declared."""
     kinds = [declared_type(one.parent, of_source) for one in typing_inputs(operator)]
     known = tuple(kind for kind in kinds if kind is not None)
     return known if len(known) == len(kinds) else None

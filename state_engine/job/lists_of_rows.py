@@ -34,7 +34,6 @@ def ranked_columns(kind: OutputType, *, rank: bool) -> OutputType:
 
 
 def ranked_columns_of_windows(windowing: Windowing, kind: OutputType, *, rank: bool) -> OutputType:
-    """The columns of the key, the bounds of the window, the rank, and the other columns of the rows."""
     check_rows(kind, "top_n")
     key = windowing.shown_key(kind)
     front = dict(zip(key.names, key.types, strict=True)) | windowing.columns_between(kind)

@@ -67,7 +67,6 @@ class Silences:
         )
 
     def _gives(self, kind: OutputType, key: Key) -> OutputType:
-        """The columns of the key, those of the silence, and those that are taken."""
         columns, time = key_columns(key, kind), to_type("timestamp", parameter="times of silences")
         names, types = list(columns.names), list(columns.types)
         for name in (SINCE, BACK) if self.back else (SINCE,):

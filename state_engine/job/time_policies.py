@@ -30,7 +30,6 @@ def time_policy(
     stale_after: Span | None,
     partitions: TimePartitions | None,
 ) -> TimePolicy:
-    """What ``StatefulJob.source`` declares."""
     where = f"source '{source}'"
     check_choice(watermark, ("rows", "clock"), what=f"{where}: watermark")
     if (watermark == "clock") != (clock_delay is not None):

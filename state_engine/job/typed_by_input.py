@@ -61,7 +61,6 @@ class TypedByInput(KeyedProcessFunction):
         return self._make(kind)
 
     def gives(self, kind: OutputType) -> OutputType:
-        """What it emits for elements of this kind."""
         return kind if self._gives is None else self._gives(kind)
 
 
@@ -112,7 +111,6 @@ class TypedByInputs(KeyedCoProcessFunction):
         vars(self).update(traits)
 
     def bound(self, first: OutputType, second: OutputType) -> KeyedCoProcessFunction:
-        """The function for elements of these kinds."""
         return self._make(first, second)
 
     def gives(self, first: OutputType, second: OutputType) -> OutputType:

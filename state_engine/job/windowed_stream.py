@@ -305,7 +305,6 @@ class WindowedStream:
         return Keeps(WholeRows.form, lambda kind: WholeRows(element_type(kind), accumulated))
 
     def _passed_on(self, keeps: Keeps, output_type: TypeLike, uid: str | None) -> DataStream:
-        """The one element of each window as it is."""
         return self._windowing.operator(
             lambda kind: (keeps.of(kind), Emitter()), form=keeps.form, output_type=output_type, uid=uid
         )
@@ -318,7 +317,6 @@ class WindowedStream:
         output_type: TypeLike,
         uid: str | None,
     ) -> DataStream:
-        """What a function makes of the elements of each window."""
         if not isinstance(function, self._FUNCTIONS):
             names = " or ".join(f"a {one.__name__}" for one in self._FUNCTIONS)
             raise ConfigurationError(f"{method} of a window takes {names}, not {function!r}")

@@ -90,7 +90,6 @@ class Windowing:
 
     @property
     def key(self) -> Key:
-        """The key of the stream."""
         assert self.rows.key is not None
         return self.rows.key
 
@@ -107,11 +106,9 @@ class Windowing:
         )
 
     def shown_key(self, kind: OutputType) -> DeclaredKey:
-        """The columns of the key that come out."""
         return key_columns(self.key, kind)
 
     def bounded_rows(self, kind: OutputType) -> RowsWithBounds:
-        """Makes rows with the key and the bounds of a window."""
         key = self.shown_key(kind)
         return RowsWithBounds(record_key=record_key(key) if key.names else None)
 
@@ -198,7 +195,6 @@ class Windowing:
 
     @property
     def _shown(self) -> tuple[str, str]:
-        """The state with a row for each window."""
         return SESSIONS if isinstance(self.windows, Session) else WINDOWS, BOUNDS[0]
 
     def _check_changes(self) -> None:

@@ -105,7 +105,6 @@ def delta_jars(spark: SparkVersion) -> JarSet:
 
 
 def s3_jars(spark: SparkVersion) -> JarSet:
-    """S3A, of the Hadoop that Spark brings."""
     return JarSet(
         name="the jars of S3A",
         directory=f"s3a-{spark.hadoop}",

@@ -52,7 +52,6 @@ class Execution:
     gates: list[GateVerdict] = field(default_factory=list)
 
     def add(self, uid: str, reports: list[SubtaskReport]) -> None:
-        """Take over what the subtasks of one operator report."""
         self.operators[uid] = OperatorReport.of(uid, reports)
         self.states[uid] = list({s.name: s for one in reports for s in one.states}.values())
         self.asked_in_open[uid] = {name for one in reports for name in one.asked_in_open}

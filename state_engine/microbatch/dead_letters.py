@@ -120,7 +120,6 @@ class LettersSlice:
 
     @property
     def records(self) -> list[bytes]:
-        """The records, of letters that go to a source."""
         return [one._data or b"" for one in self.letters]
 
     def rows(self) -> pa.Table:
@@ -297,7 +296,6 @@ def next_slice(
 
 
 def position_of(elements: Sequence[Element]) -> str:
-    """The summary of the position of sent letters."""
     return summary(elements, letters=sum(len(e["position"]) for e in elements))
 
 

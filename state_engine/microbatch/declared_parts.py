@@ -98,7 +98,6 @@ class DeclaredParts:
 
     @classmethod
     def of(cls, job: StatefulJob) -> DeclaredParts:
-        """What a job declares now."""
         digests = _Digests(functools.partial(is_own, named=modules_of(code_of(job))))
         parts: dict[Part, Facts] = {}
         if job.partitions is not None:

@@ -237,7 +237,6 @@ class InputPlanner:
 
 
 def sources_of_run(job: StatefulJob) -> dict[str, Source]:
-    """The sources of a job, for one run of it."""
     return {name: node.source.for_run() for name, node in job.sources.items()}
 
 

@@ -110,7 +110,6 @@ def check_packages() -> Check:
 
 
 def check_java(settings: SparkSettings, *, environ: Mapping[str, str]) -> Check:
-    """Whether there is a Java that Spark runs on."""
     try:
         java = find_java_home(environ=environ, explicit=settings.java_home)
     except StatelakeError as error:

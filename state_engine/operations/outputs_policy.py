@@ -38,7 +38,6 @@ class OutputsOfSinks:
         return "keep" in (self.others, *self.named.values())
 
     def of_table(self, name: str) -> TablePolicy:
-        """What a table that shows a state does."""
         policy = self.named.get(name, self.others)
         return "follow" if policy == "withdraw" else policy
 

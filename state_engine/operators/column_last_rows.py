@@ -61,7 +61,6 @@ class KeptColumns:
         return equal_rows(left, right)
 
     def at(self, places: Column) -> list[pa.Array]:
-        """What is kept at some places."""
         return [column.take(pa.array(places)) for column in self.columns]
 
     def ranks(self, names: Sequence[str], kind: pa.DataType, stored: Column) -> Column:

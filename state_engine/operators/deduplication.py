@@ -50,7 +50,6 @@ class FirstRow(ForgettableFunction):
         self._seen = runtime_context.get_state(self._descriptor)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        """The row, where it is the first one."""
         if self._seen.value():
             return []
         self._seen.update(True)
@@ -77,7 +76,6 @@ class KeptTimes:
         self.descriptor = SortedMapStateDescriptor(SEEN, BIGINT, bool)
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Get the state."""
         self._seen = runtime_context.get_sorted_map_state(self.descriptor)
 
     def keeps(self, at: int, ctx: KeyedContext) -> bool:

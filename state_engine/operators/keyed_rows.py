@@ -85,7 +85,6 @@ class KeyedRows:
         return row
 
     def kept_of(self, row: Row) -> Row:
-        """What the state keeps of a row that is normal."""
         parts = tuple(row)
         kept: Row = self.kept.normalise([parts[at] for at in self._kept_at])
         return kept

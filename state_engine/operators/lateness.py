@@ -66,11 +66,9 @@ class LateRows:
         self._late_to = late_to
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Get the metric."""
         self._too_late = runtime_context.get_metrics_group().counter(TOO_LATE)
 
     def outputs(self, value: Any, ctx: KeyedContext) -> list[Any]:
-        """The outputs for a row that is too late."""
         self._too_late.inc()
         if self._late_to is None:
             return []

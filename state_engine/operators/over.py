@@ -130,7 +130,6 @@ class OverPlan:
         return bool(aggregate.reach.spans) and self.tile_ms is None and aggregate.kind in _TAKES_BACK
 
     def plan_of(self, column: OverColumn) -> AggregatePlan | None:
-        """The plan that the aggregate of a column belongs to."""
         if column.takes_back:
             return self.of_sums
         if column.span_ms is not None and self.tile_ms is not None:

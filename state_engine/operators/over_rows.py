@@ -246,7 +246,6 @@ class Tiles:
         self._in_memory.close()
 
     def add(self, at: int, row: Any) -> None:
-        """Add a row to its tile of each level."""
         for level, groups in self._levels.items():
             start = self._start(level, at)
             kept = self._tiles.get((level, start))
@@ -328,7 +327,6 @@ class AllRows:
         self._groups.forget(None)
 
     def add(self, at: int, row: Any) -> None:
-        """Add a row."""
         self._kept.update(self._groups.added(self._kept.value(), row, at))
 
     def of_all(self, others: Sequence[Timed], *, alone: bool = False) -> list[Any]:
@@ -352,7 +350,6 @@ class InMemory:
         self._groups.open_functions(runtime_context)
 
     def close(self) -> None:
-        """Close the functions of users."""
         self._groups.close()
 
     def of(self, rows: Sequence[Timed]) -> list[Any]:

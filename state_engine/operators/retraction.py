@@ -93,7 +93,6 @@ class RetainedRows:
             self._state.update(rows + 1)
 
     def clear(self) -> None:
-        """Count from the beginning."""
         self._state.clear()
 
     def taken_back(self, value: Any, *, kept: bool) -> bool:

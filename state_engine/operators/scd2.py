@@ -390,7 +390,6 @@ class ChangingEntries:
         self._replaced: dict[bytes, tuple[Any, Row | None]] = {}
 
     def begin(self) -> None:
-        """From here on changes count."""
         self._replaced.clear()
 
     def put(self, at: Any, version: tuple[Any, ...]) -> None:

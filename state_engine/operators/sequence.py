@@ -137,7 +137,6 @@ class SequenceSettings:
         return names
 
     def shape(self, lateness: Lateness) -> str:
-        """What the state means."""
         flags = [name for name in ("strict", "overlapping", "incomplete") if getattr(self, name)]
         steps = [one.name if one.where is not None else one.value for one in self.steps]
         return " ".join(

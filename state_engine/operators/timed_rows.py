@@ -46,7 +46,6 @@ class TimedRows:
         return cls(rows, keys, times.to_numpy(), watermarks.to_numpy())
 
     def those(self, which: Column) -> TimedRows:
-        """Some of the rows."""
         if which.all():
             return self
         columns = (column[which] for column in (self.keys, self.at, self.watermarks))

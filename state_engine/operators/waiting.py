@@ -59,7 +59,6 @@ class WaitingRows:
         self.descriptor = SortedMapStateDescriptor(WAITING, PLACE, row_type)
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Get the state."""
         self._rows = runtime_context.get_sorted_map_state(self.descriptor)
         self._late.open(runtime_context)
 

@@ -191,7 +191,6 @@ class Publication:
         return self.places.left_alone(path, declared)
 
     def _shown(self, changes: PathChanges, *, again_from: int | None = None) -> Iterator[SinkStatus]:
-        """What the sinks that have to be looked at show of a path."""
         for one in changes.shown(self.seen, since=again_from):
             if one.seen:
                 self._known.add(one.key[0])
@@ -286,7 +285,6 @@ class Publication:
         return sink in self._known
 
     def seen(self, staged: StagedSink) -> int:
-        """The highest checkpoint that a sink has seen."""
         with naming_damage(staged.name):
             return self._seen(staged)
 

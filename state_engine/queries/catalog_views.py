@@ -102,7 +102,6 @@ class _View:
     files: Sequence[StateFile]
 
     def is_there(self, kernel: DeltaKernel) -> bool:
-        """A state of a checkpoint is."""
         return True
 
     def check(self, kernel: DeltaKernel) -> str:

@@ -90,7 +90,6 @@ class StateForm:
 
     @property
     def event_time(self) -> bool:
-        """Whether it expires by event time."""
         life = Lifetime.recorded(self.schema.ttl)
         return life is not None and life.by_event_time
 

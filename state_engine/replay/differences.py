@@ -38,7 +38,6 @@ class StatePair:
 
     @property
     def names(self) -> set[tuple[str, str]]:
-        """Operator and state, by either name."""
         return {(self.operator, s.schema.name) for s in (self.old, self.new) if s is not None}
 
     def shown(self, side: DeclaredState) -> pa.DataType:

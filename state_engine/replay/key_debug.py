@@ -214,7 +214,6 @@ class KeyDebugger:
         last: int | None,
         on_progress: OnBatch | None,
     ) -> KeyDebug:
-        """See ``StateEngine.debug``."""
         recorder = self.recorder
         path = recorder.history.main_path
         chosen = self._chosen(path, first, last)

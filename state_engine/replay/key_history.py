@@ -135,7 +135,6 @@ class _Key:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The key as readers of states see it."""
         stored = pa.array([self.stored], self.schema.storage)
         return {
             n: c[0].as_py()
@@ -174,7 +173,6 @@ class KeyExplainer:
         newest: int,
         on_progress: OnEvent | None,
     ) -> KeyHistory:
-        """See ``StateEngine.explain``."""
         path = self.history.main_path
         chosen = self._chosen(path, first, last, newest)
         keys = self._keys(path, key, operator)

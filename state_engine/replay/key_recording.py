@@ -92,7 +92,6 @@ class RecordedKey:
 
     @property
     def uid(self) -> str:
-        """Uid of the operator."""
         return self.node.uid
 
 
@@ -314,7 +313,6 @@ def _up_to(job: StatefulJob, operator: OperatorNode) -> StatefulJob:
 
 
 def subtask_of(key: RecordedKey, spec: SubtaskSpec) -> int:
-    """The subtask that owns a key."""
     (group,) = key_groups_of(np.array([key.hash], np.int64), spec.max_parallelism).tolist()
     return subtask_for_key_group(spec.max_parallelism, spec.parallelism, group)
 
@@ -322,7 +320,6 @@ def subtask_of(key: RecordedKey, spec: SubtaskSpec) -> int:
 def _rows_of_key(
     spark: SparkSession, key: RecordedKey, routed: Routed, spec: SubtaskSpec
 ) -> tuple[SubtaskSpec, pa.Table]:
-    """The routed rows of a key, and those that every subtask has."""
     own, everywhere = subtask_of(key, spec), _everywhere(spec)
     take = partial(_taken, own, key.hash, everywhere)
     label = f"{spec.layout.job}: input of one key of operator '{spec.uid}'"

@@ -259,7 +259,6 @@ def _made(done: Execution, scratch: JobLayout) -> Iterator[tuple[tuple[str, str]
 def _entries(
     layout: JobLayout, uid: str, files: Iterable[DataFile]
 ) -> Iterator[tuple[tuple[str, str], Counter[str]]]:
-    """Entries of states that files of changes hold, by state."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for file in files:
         for row in read_parquet(

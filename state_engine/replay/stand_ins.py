@@ -51,7 +51,6 @@ class StandIns:
         self._names: set[str] = set()
 
     def learn(self, value: Any) -> None:
-        """Look for the columns in a value."""
         if self._columns:
             self._walked(value, None, self._learnt)
 
@@ -68,7 +67,6 @@ class StandIns:
         return self._walked(value, None, self._leaf) if self._columns else value
 
     def replaced_json(self, text: str) -> str:
-        """A value as JSON, likewise."""
         return json.dumps(self.replaced(json.loads(text)), ensure_ascii=False) if self._columns else text
 
     def _walked(self, value: Any, column: str | None, leaf: Callable[[Any, str | None], Any]) -> Any:

@@ -137,7 +137,6 @@ class SinkTarget:
         return rows.append_column(WRITE_ID, pa.repeat(pa.scalar(self.lineage, pa.string()), rows.num_rows))
 
     def staged(self, files: Sequence[DataFile]) -> StagedSink:
-        """What the checkpoint records."""
         return StagedSink(self.name, self.kind, self.uri, self.identity, self.schema_text, list(files))
 
 

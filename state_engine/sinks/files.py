@@ -226,7 +226,6 @@ def _home(file: DataFile) -> str:
 
 
 def _shown(look: Look, checkpoint_id: int) -> list[str]:
-    """Names in the directory of a checkpoint."""
     final = published_directory(checkpoint_id)
     return names_in(look.at, final) if final in look.names else []
 

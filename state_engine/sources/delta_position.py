@@ -192,7 +192,6 @@ def check_number(at: Position, files: Sequence[TableFile], shown: str) -> None:
 def _of_version(
     log: SourceTable, files: Sequence[TableFile], at: Position, end: Position, *, new_schema: bool = False
 ) -> Iterator[Stop]:
-    """What is left of one version, up to the end."""
     start = at.files or 0
     is_last = (at.version, at.snapshot) == (end.version, end.snapshot)
     for one in (at, end) if is_last else (at,):

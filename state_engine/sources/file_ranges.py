@@ -49,7 +49,6 @@ class FileRange:
     nameless: bool = False
 
     def element(self) -> Element:
-        """As an element of the source's position."""
         position: dict[str, Any] = {
             "size": self.size,
             "mtime_ms": self.mtime_ms,
@@ -63,7 +62,6 @@ class FileRange:
         return {"split": self.uri, "position": position}
 
     def unchanged(self) -> bool:
-        """Whether the file is still there as it was."""
         if self.nameless:
             return True
         info = open_location(self.uri).info()
@@ -132,7 +130,6 @@ def recorded_ranges(elements: Sequence[Element]) -> list[FileRange]:
 
 
 def is_range(element: Element) -> bool:
-    """Whether an element is a range of a file."""
     at = element["position"]
     return has_form(at, _FORM) and (at["end"] is None or at["start"] <= at["end"])
 
@@ -233,7 +230,6 @@ def chosen(files: Sequence[FileRange], wanted: Sequence[object], directory: str)
 
 
 def position_summary(elements: Sequence[Element]) -> str:
-    """A position as short JSON."""
     files = {e["split"]: e["position"]["end"] for e in elements if not is_schema(e)}
     partial = {uri: end for uri, end in files.items() if end is not None}
     return summary(elements, files=len(files), **({"inside": partial} if partial else {}))

@@ -98,7 +98,6 @@ class TableCode:
     of: str
 
     def applied(self, rows: pa.Table | None) -> pa.Table:
-        """The rows that the code gives."""
         assert rows is not None
         made = self.function(rows)
         if not isinstance(made, pa.Table):
@@ -346,7 +345,6 @@ def _as_declared(rows: DataFrame, kind: OutputType, *, what: str) -> DataFrame:
 def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, ...], event_time: str | None,
                 source: str, labels: tuple[str, ...], changing: bool = False,
                 ) -> StreamFrame:  # fmt: skip
-    """The frame of a source's slice."""
     own = list(read.rows.schema.names)
     for name in (*PLACE_COLUMNS, ROW_KIND):
         if name in own:

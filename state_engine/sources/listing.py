@@ -33,7 +33,6 @@ class Looks:
         self._last: tuple[Collection[str] | None, list[InputFile]] = (None, [])
 
     def files(self, path: str, pattern: str, consumed: Collection[str]) -> list[InputFile]:
-        """See ``list_files``."""
         self._last = consumed, list_files(path, pattern, consumed)
         return self._last[1]
 

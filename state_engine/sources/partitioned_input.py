@@ -106,7 +106,6 @@ class PartitionedSource(Source):
 
     @property
     def changing(self) -> bool:
-        """Whether the source that is cut changes."""
         return self.source.changing
 
     def for_run(self) -> PartitionedSource:

@@ -115,7 +115,6 @@ def _in_arrow_ms(rule: Milliseconds, column: pa.Array) -> pa.Array:
 
 
 def in_spark(rule: Rule) -> Column:
-    """The column of a DataFrame."""
     if isinstance(rule, Constant):
         return F.lit(rule.value).cast(ddl_text(rule.kind))
     column = F.col(quoted(rule.name))

@@ -165,7 +165,6 @@ def create_view(
     comment: str,
     anew: bool,
 ) -> None:
-    """Make a view."""
     noted = ", ".join(f"{sql_text(key)} = {sql_text(value)}" for key, value in properties.items())
     how = "CREATE OR REPLACE VIEW" if anew else "CREATE VIEW"
     with _explained(name):

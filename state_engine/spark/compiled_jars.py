@@ -30,7 +30,6 @@ class CompiledJar:
     name: str
 
     def path(self) -> Path:
-        """Of the jar, checked."""
         if hashlib.sha256(self.jar.read_bytes()).hexdigest() != self.sha256:
             raise JarsError(
                 f"{self.jar} is not the file that this version came with: install statelake again"

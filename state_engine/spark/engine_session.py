@@ -98,7 +98,6 @@ class EngineSession(SparkSession):
 
     @property
     def limits(self) -> Limits:
-        """By which rows are placed."""
         return limits_of(self.user)
 
     def newSession(self) -> EngineSession:

@@ -32,7 +32,6 @@ def java_log(file: Path) -> Iterator[None]:
 
 @contextmanager
 def java_is_starting() -> Iterator[None]:
-    """Java is started inside."""
     file = _FILE.get()
     if file is None:
         yield

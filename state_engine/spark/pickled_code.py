@@ -40,7 +40,6 @@ def sent_by_value(name: str) -> bool:
 
 
 def pickled(thing: Any) -> bytes:
-    """An object with code in it, as bytes."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(thing)  # type: ignore[no-untyped-call]
     return buffer.getvalue()

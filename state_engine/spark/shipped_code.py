@@ -59,7 +59,6 @@ class ShippedCode:
     key: str
 
     def unpacked(self) -> Any:
-        """The object, with the code of the driver."""
         try:
             thing, code = pickle.loads(self.packed)
         except (ImportError, AttributeError) as error:

@@ -118,7 +118,6 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
 
     @property
     def directory(self) -> str:
-        """The temporary directory of the database."""
         return self._rocks.path
 
     def entries(self, descriptor: StateDescriptor) -> MutableMapping[Any, Any]:

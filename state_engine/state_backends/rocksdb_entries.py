@@ -164,7 +164,6 @@ class RocksList:
         return self.owner.elements(None, self.slot)
 
     def extend(self, items: Iterable[Any]) -> None:
-        """Append items, as one row."""
         added = list(items)
         if added:
             self.owner.append(self, added)

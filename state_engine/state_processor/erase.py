@@ -101,7 +101,6 @@ class Erasure:
     def erase(
         self, keys: Sequence[Key], *, operator: str | None = None, purge: Purge | None = None
     ) -> EraseReport:
-        """See ``StateProcessor.erase_keys``."""
         columns = sorted(set(keys[0])) if keys else []
         if not columns or any(sorted(set(k)) != columns for k in keys):
             raise ConfigurationError(
@@ -142,7 +141,6 @@ class Erasure:
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def _stored(self, look: KeyTraces, uids: Sequence[str], keys: Sequence[Key]) -> StoredKeys:
-        """The keys as they are stored, with their hashes, by operator."""
         stored = {}
         for uid in uids:
             last = next(

@@ -62,7 +62,6 @@ class KeysOfTables:
         }
 
     def erase(self, history: History, keys: StoredKeys) -> None:
-        """Take the keys out of them."""
         for one in self.tables.standing(history, self.declared):
             if one.state.operator in keys:
                 one.target.erase(one.form.columns, self._keys(one, keys))

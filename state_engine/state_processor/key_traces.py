@@ -65,7 +65,6 @@ class KeyTraces:
     kernel: DeltaKernel
 
     def operators(self, columns: Sequence[str], only: str | None = None) -> list[str]:
-        """Operators, of any checkpoint, that are keyed by these columns."""
         keyed: dict[str, tuple[str, ...]] = {}
         for row in self.history.values():
             keyed |= {o.uid: key_schema(o).names for o in row.operators}

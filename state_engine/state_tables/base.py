@@ -48,7 +48,6 @@ class TableColumns:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The columns that identify a row."""
         return (*self.key, *self.entry)
 
 
@@ -89,12 +88,10 @@ class ShownCheckpoint:
 
     @staticmethod
     def of(row: CheckpointRow) -> ShownCheckpoint:
-        """What a table records that shows a checkpoint."""
         digest = hashlib.sha256(row.write_id.encode()).digest()
         return ShownCheckpoint(row.checkpoint_id, int.from_bytes(digest[:8]) >> 1)
 
     def is_same(self, other: ShownCheckpoint) -> bool:
-        """Whether both are one checkpoint."""
         return (self.checkpoint_id, self.write_number) == (other.checkpoint_id, other.write_number)
 
 

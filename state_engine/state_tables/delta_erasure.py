@@ -40,7 +40,6 @@ class WantedKeys:
         return cls(columns, rows, KeyHashes(key_hashes(rows, columns.key)))
 
     def places(self, file: OpenParquet) -> BitMap64:
-        """Positions of the rows of a file that have one of the keys."""
         key, schema = self.columns.key, self.columns.schema
         places = places_of(file, self.hashes, key, schema)
         if not len(places):

@@ -81,7 +81,6 @@ def marked(table: str, hits: Sequence[FileHits]) -> tuple[list[Action], list[str
 
 
 def rows_in(table: str, add: Action) -> int:
-    """Rows of a file, deleted ones included."""
     left = recorded_rows(add)
     return (
         opened_file(uri_of(add, table), add).metadata.num_rows if left is None else left + deleted_rows(add)
@@ -94,7 +93,6 @@ def deleted_rows(add: Action) -> int:
 
 
 def remove_action(add: Action) -> Action:
-    """The action that takes a file out of its table."""
     extra = {"deletionTimestamp": now_ms(), "dataChange": True, "extendedFileMetadata": True}
     return {"remove": _kept(add, "deletionVector") | extra}
 
@@ -119,7 +117,6 @@ def vector_of(table: str, add: Action) -> BitMap64:
 
 
 def rows_left(table: str, add: Action, schema: pa.Schema) -> pa.Table:
-    """The rows of a file that count."""
     return rows_but(table, add, schema, vector_of(table, add))
 
 
@@ -149,7 +146,6 @@ def deleted_share(add: Action) -> float:
 
 
 def parts_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Rows in portions of a file each."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:

@@ -151,7 +151,6 @@ class NewestChanges(NamedTuple):
 
 
 def changes_in(spec: BaseSpec, schema: StateSchema, files: Sequence[ListedFile]) -> pa.Table:
-    """The changes of one state in files, in their order."""
     changes = read_changes(spec, files, AllKeys())
     return changes.filter(pc.equal(changes["state"], schema.column_name)).combine_chunks()
 

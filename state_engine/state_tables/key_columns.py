@@ -25,7 +25,6 @@ Mask = np.ndarray[Any, Any]
 
 
 def key_hashes(rows: pa.Table, key: Sequence[str]) -> np.ndarray[Any, Any]:
-    """The hash of each row's key, as the engine's state has it."""
     if not rows.num_rows:
         return np.zeros(0, np.int64)
     return hash_columns([canonical_array(one_chunk(rows[name])) for name in key])

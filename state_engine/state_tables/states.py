@@ -54,15 +54,12 @@ class PublishedState:
 
     @property
     def key(self) -> SinkKey:
-        """Name and place."""
         return self.name, self.place
 
     def table(self, app: str) -> PublishedTable:
-        """The table, for what writes it."""
         return PublishedTable(self.name, self.kind, self.place, app, dict(self.options))
 
     def staged(self) -> StagedSink:
-        """As a row records it."""
         said = {
             "operator": self.operator,
             "state": self.state,
@@ -81,7 +78,6 @@ class PublishedState:
 
 
 def published_in(row: CheckpointRow) -> list[PublishedState]:
-    """The tables that a row records."""
     return [PublishedState.of(one) for one in row.sinks if SinkKind(one.kind).shows_state]
 
 

@@ -48,7 +48,6 @@ class TableForm:
 
     @classmethod
     def of(cls, operator: OperatorCheckpoint, schema: StateSchema, *, map_key: str | None) -> TableForm:
-        """The form of a state that a checkpoint declares."""
         form = cls(KeySchema.recorded(operator.key_schema, operator.key_type), schema, map_key)
         return form.checked(operator.uid)
 
@@ -77,7 +76,6 @@ class TableForm:
 
     @property
     def column(self) -> str:
-        """Of the state in its files."""
         return state_column(self.schema.column_name)
 
     @property
@@ -96,7 +94,6 @@ class TableForm:
         return TableColumns(pa.schema([*first, *(pa.field(n, k) for n, k in self._value_fields)]), key, entry)
 
     def rows(self, entries: pa.Table) -> pa.Table:
-        """Entries, with the columns ``key`` and that of the state, as rows of the table."""
         columns = self.columns
         parts = self.identities(entries) | self._values(entries)
         return _table(parts, columns.schema)

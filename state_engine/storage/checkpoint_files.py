@@ -71,7 +71,6 @@ def read_checkpoints(uri: str, names: Iterable[str]) -> list[CheckpointRow]:
 
 
 def checkpoints_in(table: pa.Table, *, where: str) -> list[CheckpointRow]:
-    """The checkpoints that rows hold."""
     rows: list[CheckpointRow] = []
     try:
         for batch in table.to_batches():

@@ -22,12 +22,10 @@ def jvm_of(spark: Any) -> Any:
 
 
 def java_context(spark: Any) -> Any:
-    """The context of a session, as Java has it."""
     return spark._jsc
 
 
 def java_session(spark: Any) -> Any:
-    """A session, as Java has it."""
     return spark._jsparkSession
 
 
@@ -54,7 +52,6 @@ def analyzed_plan(frame: DataFrame) -> Any:
 
 
 def frame_of(plan: Any, spark: SparkSession) -> DataFrame:
-    """A plan as a DataFrame of a session."""
     from pyspark.sql import DataFrame
 
     dataset = java_class(jvm_of(spark), "org.apache.spark.sql.classic.Dataset")

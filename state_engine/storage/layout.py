@@ -90,12 +90,10 @@ class JobLayout:
 
     @property
     def checkpoints(self) -> str:
-        """The commit points."""
         return self.table("checkpoints")
 
     @property
     def operator_state(self) -> str:
-        """Operator state and source positions."""
         return self.table(OPERATOR_STATE)
 
     @property
@@ -121,7 +119,6 @@ class JobLayout:
         return self.table(base_table(uid))
 
     def table(self, name: str) -> str:
-        """A table of the job, by one of the names in ``core.checkpoints.table_names``."""
         return join(self.directory, name)
 
 

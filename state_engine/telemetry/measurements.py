@@ -125,7 +125,6 @@ class StateSize:
 
 
 def state_size(path: Sequence[CheckpointRow], operator: OperatorCheckpoint) -> StateSize:
-    """What an operator of the last row of a path keeps."""
     files, counts = keyed_state_files(path, operator.uid), entry_counts(path, operator.uid)
     entries = {state: count.entries for state, count in counts.items()}
     rows = _rows_by_subtask(files, operator)
@@ -143,7 +142,6 @@ def state_size(path: Sequence[CheckpointRow], operator: OperatorCheckpoint) -> S
 
 
 def of_state(size: StateSize, operator: OperatorCheckpoint) -> Iterator[Point]:
-    """The numbers of an operator's state."""
     uid = operator.uid
     for state, entries in size.entries.items():
         yield m.STATE_ENTRIES.of(entries, uid, state)

@@ -157,7 +157,6 @@ class OpenTelemetry:
 
     @contextmanager
     def _span(self, name: str, span: Span, facts: Mapping[str, AttributeValue]) -> Iterator[None]:
-        """A span that is over, for spans inside of it."""
         new = self._tracer.start_span(name, attributes=facts, start_time=span.start_ns)
         with trace.use_span(new):
             yield

@@ -46,7 +46,6 @@ class MemoryTables:
         return [] if shown is None else rows_by_identity(shown.columns, shown.rows)
 
     def target(self, table: PublishedTable) -> TableTarget:
-        """What writes a table."""
         return _MemoryTarget(self._tables, table)
 
 

@@ -23,7 +23,6 @@ def operator_directory(uid: str) -> str:
 
 
 def base_table(uid: str) -> str:
-    """Name of the table of an operator's bases."""
     return keyed_tables(operator_directory(uid))[1]
 
 

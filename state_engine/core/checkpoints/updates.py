@@ -104,7 +104,6 @@ class StatePositions:
     file: DataFile
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """The row with the file, and what points to it."""
         return replace(row, operator_state=list(self.operator_state), operator_state_files=[self.file])
 
 
@@ -140,7 +139,6 @@ class Unpin:
     name: str
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """The row that lets go of it."""
         return replace(row, unpinned=[self.name])
 
 

@@ -89,7 +89,6 @@ def takes_two_inputs(function: Any) -> bool:
 
 
 def takes_broadcast(function: Any) -> bool:
-    """Whether a function is one of a stream and a broadcast stream."""
     return isinstance(function, BroadcastProcessFunction | KeyedBroadcastProcessFunction)
 
 

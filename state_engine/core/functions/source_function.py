@@ -46,7 +46,6 @@ class CheckpointLock:
         return True
 
     def release(self) -> None:
-        """Leave a section."""
         if self._depth == 0:
             raise RuntimeError("the checkpoint lock was released without being held")
         self._depth -= 1

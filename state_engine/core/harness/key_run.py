@@ -154,7 +154,6 @@ class KeyRun:
         return held
 
     def timers(self) -> Timers:
-        """The timers of the key."""
         return sorted(self.state.entries.get(TIMERS, {}).get(self.key, {}))
 
     def _settings(self, batch: KeyBatch) -> BatchSettings:
@@ -282,7 +281,6 @@ class _TracedRun(HarnessRun):
         )
 
     def _held(self, operator: StreamOperator) -> tuple[dict[str, Any], Timers]:
-        """States and timers of the key at this moment."""
         tables: Mapping[str, KeyedEntries] = {} if operator.store is None else operator.store.tables
         timers = tables[TIMERS].entries.get(self._key) if TIMERS in tables else None
         held = {}

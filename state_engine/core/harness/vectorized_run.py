@@ -63,7 +63,6 @@ class VectorizedElements:
         )
 
     def load(self, descriptor: StateDescriptor) -> StateColumn:
-        """See ``StoredColumns``."""
         entries = self._load(descriptor)
         items = [entries.get(key) for key in self.keys]
         values = items if descriptor.ttl is None else [None if i is None else i.value for i in items]
@@ -72,7 +71,6 @@ class VectorizedElements:
         return StateColumn(column, None if at_ms is None else pa.array(at_ms, pa.int64()))
 
     def entries(self, descriptor: MapStateDescriptor) -> MapEntries:
-        """See ``StoredColumns``."""
         stored = self._load(descriptor)
         of_keys = [stored.get(key, {}) for key in self.keys]
         keys = np.repeat(np.arange(len(of_keys)), [len(of_key) for of_key in of_keys])
@@ -86,7 +84,6 @@ class VectorizedElements:
         return made.in_order(descriptor)
 
     def changes(self, change: Changed) -> list[Change]:
-        """Changes as the state of a harness takes them."""
         if isinstance(change, ChangedEntries):
             return self._changed_entries(change)
         made = []

@@ -97,7 +97,6 @@ class KeySchema:
 
     @property
     def kinds(self) -> tuple[TypeInformation, ...]:
-        """The declared types of the columns."""
         pairs = zip(self.names, self.types, strict=True)
         return tuple(TimeType() if name in self.times else arrow_type(kind) for name, kind in pairs)
 

@@ -53,7 +53,6 @@ class ColumnOrigins:
 
     @property
     def of_timers(self) -> Numbers:
-        """Which outputs came from a timer."""
         came: Numbers = self.rows == _OF_TIMER
         return came
 

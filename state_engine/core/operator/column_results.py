@@ -68,7 +68,6 @@ class ColumnResults:
         self._timed, self._changing = timed, changing
 
     def table(self, given: Any, part: str) -> pa.Table | None:
-        """What was given, as a table."""
         if given is None or isinstance(given, pa.Table):
             return given
         if isinstance(given, pa.RecordBatch) or hasattr(given, "__arrow_c_stream__"):
@@ -150,7 +149,6 @@ class ColumnResults:
         return ColumnOrigins(rows, at, key_of, self._start_ms, self._keys, self._hashes)
 
     def _of_timers(self, table: pa.Table, part: str) -> tuple[Numbers, Numbers, Numbers]:
-        """Which outputs are of timers, their times and keys."""
         times = one_chunk(table[TIMER])
         of_timer = times.is_valid().to_numpy(zero_copy_only=False)
         if ROW in table.column_names and pc.any(pc.and_(times.is_valid(), table[ROW].is_valid())).as_py():
@@ -221,7 +219,6 @@ class ColumnResults:
     def map_entries(
         self, given: Mapping[str, Any], declared: Sequence[MapStateDescriptor]
     ) -> dict[str, MapEntries]:
-        """Changes of map states, by name."""
         known = {descriptor.name: descriptor for descriptor in declared}
         made = {}
         for name, of_map in given.items():
@@ -269,7 +266,6 @@ class ColumnResults:
     # -- columns ---------------------------------------------------------------------------------------------------
 
     def as_declared(self, column: pa.ChunkedArray, kind: TypeInformation, what: str) -> pa.Array:
-        """A column of a declared type."""
         try:
             return in_form(one_chunk(column), kind)
         except ValueTypeError as error:

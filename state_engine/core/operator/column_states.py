@@ -53,7 +53,6 @@ class MapEntries:
 
     @classmethod
     def none(cls, descriptor: MapStateDescriptor) -> MapEntries:
-        """None at all."""
         nothing = pa.nulls(0, descriptor.key_type.arrow), pa.nulls(0, descriptor.value_type.arrow)
         return cls(np.zeros(0, np.int64), *nothing)
 
@@ -115,7 +114,6 @@ class ChangedEntries:
 
     @property
     def keys(self) -> Numbers:
-        """The number of each entry's key."""
         return self.entries.keys
 
     @property
@@ -181,7 +179,6 @@ class Timers:
 
     @property
     def due(self) -> pa.Table:
-        """Keys and times of the event-time timers that are due."""
         return pa.table({KEY: self._keys[self._are_due], TIME: self._times[self._are_due]})
 
     def changed(

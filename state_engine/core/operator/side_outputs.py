@@ -102,7 +102,6 @@ class MarkedOutputs:
         self._operator, self._normalise, self._side, self._timed = operator, normalise, side, timed
 
     def write(self, output: Any, origin: Origin, out: ElementOutputs) -> None:
-        """Append one output."""
         tag, value, at_ms = marks_of(output)
         if at_ms is not None and not self._timed:
             raise ConfigurationError(

@@ -33,7 +33,6 @@ class SourceOperator:
         )
 
     def open(self) -> None:
-        """Give the function its state and open it."""
         self._life.initialize()
         self._life.open()
 

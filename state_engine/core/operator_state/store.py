@@ -225,7 +225,6 @@ class DeclaredOwnState:
 
     @property
     def name(self) -> str:
-        """Its name now."""
         return self.declared.name
 
     def evolution(self, scheme: str, stored: str) -> Evolution | None:

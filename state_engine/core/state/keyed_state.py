@@ -71,7 +71,6 @@ class KeyedStateStore:
 
     @property
     def tables(self) -> dict[str, KeyedEntries]:
-        """The registered states by name."""
         return self._tables
 
     def changes(self) -> Iterator[tuple[StateDescriptor, list[Change]]]:

@@ -98,7 +98,6 @@ class _Named:
         self._of, self._known = of, dict[str, Any]()
 
     def writer(self, kind: Any, column: pa.DataType, path: str) -> Write:
-        """What writes the values of a column."""
         if isinstance(kind, str) and kind in self._known:
             return self.writer(self._known[kind], column, path)
         if isinstance(kind, list):

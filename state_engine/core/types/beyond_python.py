@@ -143,7 +143,6 @@ def _holds_bytes(kind: pa.DataType) -> bool:
 
 
 def _with_bytes(kind: pa.DataType) -> pa.DataType:
-    """The type with bytes for text."""
     return walked(
         kind,
         leaf=lambda part: BYTES.get(part, part),

@@ -38,7 +38,6 @@ def to_bytes(table: pa.Table) -> bytes:
 
 
 def from_bytes(data: bytes) -> pa.Table:
-    """The table of ``to_bytes``."""
     return pa.ipc.open_stream(data).read_all()
 
 

@@ -192,7 +192,6 @@ def map_text(key: str, value: str) -> str:
 
 
 def record_text(names: Iterable[str], types: Iterable[str]) -> str:
-    """DDL of a record, from the names of its fields as they are to stand there, and their types."""
     return f"struct<{', '.join(f'{name}: {kind}' for name, kind in zip(names, types, strict=True))}>"
 
 

@@ -68,7 +68,6 @@ def _parts(kind: pa.DataType) -> list[pa.DataType]:
 
 
 def holds_text(kind: pa.DataType) -> bool:
-    """Whether a type has text in it, at any depth."""
     return kind in BYTES or any(map(holds_text, _parts(kind)))
 
 

@@ -88,7 +88,6 @@ class TypeInformation:
         return f"TypeInformation({self})"
 
     def _narrowed(self, array: pa.Array) -> pa.Array:
-        """An array of the storage type as one of the declared type."""
         if array.type == self.arrow:
             return array
         try:

@@ -42,15 +42,12 @@ class ExternalRunner:
     launch: PipesLaunch
 
     def checkpoints(self, job: StatefulJob | str) -> list[CheckpointRow]:
-        """Read from the root."""
         return [row for _, row in sorted(self._rows().items())]
 
     def partitions(self, job: StatefulJob) -> list[PartitionStatus]:
-        """Read from the root."""
         return partition_states(partitions_of(job, "partitions()"), self._rows(), now_ms=now_ms())
 
     def run(self, job: StatefulJob, *, on_progress: OnBatch = None, **arguments: Any) -> RunReport:
-        """In the process."""
         heard = self._call(job, "run", arguments, on_progress)
         return replace(_reported(heard.last.ran), batches=heard.batches)
 
@@ -64,7 +61,6 @@ class ExternalRunner:
         on_progress: OnBatch = None,
         **arguments: Any,
     ) -> BackfillReport:
-        """In the process."""
         arguments = {"start": start, "end": end, "mode": mode, **arguments}
         heard = self._call(job, "backfill", arguments, on_progress)
         return replace(_reported(heard.last.backfilled), batches=heard.batches)

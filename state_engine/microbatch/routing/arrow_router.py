@@ -151,7 +151,6 @@ class KeyFunction:
 
     @property
     def code(self) -> list[Any]:
-        """What holds code of the user."""
         return [self.get_key, self.key_type, self.declared]
 
     def add_to(self, rows: pa.Table) -> pa.Table:

@@ -26,7 +26,6 @@ def unpacked(blocks: Iterable[bytes]) -> pa.Table | None:
 
 
 def rows_of_blocks(batches: Iterable[pa.RecordBatch]) -> pa.Table | None:
-    """The rows of a partition of blocks."""
     return unpacked(block for batch in batches for block in batch[BLOCK].to_pylist())
 
 

@@ -54,7 +54,6 @@ def origin_of(node: SourceNode | OperatorNode | SideOutputNode) -> str | None:
 
 
 def timed_sources(node: Node) -> dict[str, SourceNode]:
-    """The sources with event time behind a node."""
     return {n.name: n for n in upstream(node) if isinstance(n, SourceNode) and n.timed}
 
 
@@ -112,7 +111,6 @@ class EventTimes:
 
 
 def origins_of(operator: OperatorNode, times: EventTimes) -> Origins:
-    """The origins of an operator's rows."""
     by_name: dict[str, tuple[int | None, int | None]] = {}
     held: dict[str, int] = {}
     for node in timed_ends(operator):

@@ -236,7 +236,6 @@ class Router:
         return KeyRows(sum(blocks[SUBTASK].to_pylist()), first)
 
     def _routed(self, one: _Input, rows: pa.Table, parallelism: int) -> pa.Table:
-        """Rows that the driver has, routed here."""
         if one.key is not None:
             # A copy, as a task would have: what the function remembers ends with the batch.
             rows = copied(one.key, what=one.keyed_for).add_to(rows)

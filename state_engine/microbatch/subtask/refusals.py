@@ -65,7 +65,6 @@ class RefusedRows:
         return counts
 
     def add_letter(self, letter: Letter) -> None:
-        """Keep a letter."""
         self._rows.append(self._who | letter)
 
     def table(self) -> pa.Table:

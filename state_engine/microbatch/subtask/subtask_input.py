@@ -132,7 +132,6 @@ def columns_of(events: pa.Table, routed: RoutedLayout) -> pa.Table:
 
 
 def broadcast_rows(table: pa.Table, routed: RoutedLayout) -> tuple[pa.Table, pa.Table]:
-    """Rows of the stream and rows of the broadcast stream beside it."""
     at = routed.broadcast
     if at is None:
         return table, table.slice(0, 0)

@@ -133,7 +133,6 @@ class VectorizedKeyedState:
         self.keys = VectorizedKeys.of(events, spec, report, due) if keyed else _NO_KEYS
 
     def load(self, descriptor: StateDescriptor) -> StateColumn:
-        """What is stored of a state for the keys of the batch."""
         stored, number = self._stored.of(descriptor), len(self.keys.hashes)
         entries = None if stored.read is None else self._entries.of(stored.descriptor, stored.read)
         stamped = descriptor.ttl is not None

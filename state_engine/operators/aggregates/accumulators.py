@@ -66,7 +66,6 @@ class Accumulator(AggregateFunction):
         return never_added(value, what=self.what)
 
     def has_values(self, accumulator: Any) -> bool:
-        """Whether an accumulator certainly has values."""
         return bool(accumulator != self.create_accumulator())
 
 

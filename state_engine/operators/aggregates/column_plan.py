@@ -43,12 +43,10 @@ class PlanOverColumns:
 
     @property
     def kind(self) -> pa.DataType:
-        """The type of the struct."""
         return self._kind
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns of results."""
         return [result.name for result in self._plan.results]
 
     def added(self, rows: pa.Table, kept: pa.Array, segments: Segments) -> tuple[pa.Array, list[pa.Array]]:

@@ -53,7 +53,6 @@ class DifferentValues(GroupState):
         self._order = key_order(value_type).sort_key
 
     def number(self, group: Group, value: Any) -> int:
-        """How often a group has a value."""
         return 0 if is_nan(value) else self.entries.get(self._key(group, value)) or 0
 
     def add(self, group: Group, value: Any, at: int | None) -> None:

@@ -40,7 +40,6 @@ class GroupAccumulators:
         self.open_functions(runtime_context)
 
     def open_states(self, runtime_context: RuntimeContext) -> None:
-        """Get the states alone."""
         for state in self._states.values():
             state.open(runtime_context)
 
@@ -57,7 +56,6 @@ class GroupAccumulators:
                 state.entries.put(key, value)
 
     def close(self) -> None:
-        """Close the functions of users."""
         for step in self._plan.steps:
             step.accumulator.close()
 

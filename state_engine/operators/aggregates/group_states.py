@@ -51,18 +51,15 @@ class GroupState:
         return (group,) if self.in_windows else ()
 
     def within(self, span: Span) -> Iterator[tuple[Any, Any]]:
-        """The entries of some groups."""
         if span is None:
             return self.entries.items()
         start, end = span
         return self.entries.sub_items((start, *self._rest), (end, *self._rest))
 
     def of(self, group: Group) -> list[tuple[Any, Any]]:
-        """The entries of a group."""
         return list(self.within(None if group is None else (group, group + 1)))
 
     def forget(self, group: Group) -> None:
-        """Remove the entries of a group."""
         if group is None:
             self.entries.clear()
         elif not self.entries.is_empty():
@@ -74,7 +71,6 @@ class GroupState:
         raise NotImplementedError
 
     def take_back(self, group: Group, value: Any) -> None:
-        """One value less, which is there."""
         raise NotImplementedError
 
     def move(self, group: int, to: int) -> None:

@@ -34,7 +34,6 @@ class Segments:
         self._place[self.order] = np.arange(len(keys))
 
     def taken(self, column: pa.Array) -> pa.Array:
-        """A column of the rows, key by key."""
         return column.take(pa.array(self.order))
 
     def running(self, values: Column, start: Column) -> Column:

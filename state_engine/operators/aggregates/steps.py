@@ -122,15 +122,12 @@ class Fields:
         )
 
     def type(self, field: str | int | None) -> TypeInformation:
-        """Type of a field."""
         return self.columns.types[self.position(field)]
 
     def name(self, field: str | int | None) -> str:
-        """Name of a field."""
         return self.columns.names[self.position(field)]
 
     def value_of(self, field: str | int | None) -> Callable[[Any], Any]:
-        """What gives the value of a field of an element."""
         position = self.position(field)
         if self.scalar:
             return _whole

@@ -71,7 +71,6 @@ class AsOfSettings:
 
     @property
     def shape(self) -> str:
-        """What the state means, as text."""
         age = "any age" if self.tolerance_ms is None else f"tolerance {self.tolerance_ms}"
         return f"as-of join, {age}, {self.emit}, {self.left.form}"
 

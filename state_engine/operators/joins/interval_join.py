@@ -94,7 +94,6 @@ class JoinSettings:
 
     @property
     def shape(self) -> str:
-        """What the state means, as text."""
         ends = f"{self.interval.least_ms} to {self.interval.most_ms}"
         return f"interval join {ends}, {self.how}, {self.left.form}"
 
@@ -119,7 +118,6 @@ class Entry(NamedTuple):
 
     @property
     def kept(self) -> Kept:
-        """The row and its time."""
         return Kept(self.place[0], self.row)
 
 

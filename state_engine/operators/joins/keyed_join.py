@@ -68,7 +68,6 @@ class KeyedJoin(KeyedCoProcessFunction, Generic[S]):
         self._keep(left_type, right_type)
 
     def _keep(self, left_type: TypeInformation, right_type: TypeInformation) -> None:
-        """Describe the states."""
         raise NotImplementedError
 
     def open(self, runtime_context: RuntimeContext) -> None:

@@ -47,7 +47,6 @@ class RegularSettings:
 
     @property
     def shape(self) -> str:
-        """What the state means, as text."""
         return f"regular join, {self.how}"
 
     @property
@@ -70,7 +69,6 @@ class _Entry(NamedTuple):
     matches: int | None
 
     def repeated(self, kind: RowKind, output: Any) -> list[Any]:
-        """An output for each time that the row came."""
         return [(kind, output)] * self.times
 
 
@@ -230,7 +228,6 @@ class RegularJoin(KeyedJoin[RegularSettings]):
         return entry.repeated(kind if side.alone == "matched" else changed, self._alone(side, entry))
 
     def _pairs(self, own: _Side, entry: _Entry, partner: _Entry, kind: RowKind) -> list[Any]:
-        """The pairs of a row with one of the other side."""
         if not self._has_pairs:
             return []
         left, right = (entry, partner) if own is self._left else (partner, entry)

@@ -113,7 +113,6 @@ class ColumnSessions(StandsForElements):
         return late
 
     def _kept(self, given: TimedRows, stored: pa.Table, merged: Clusters) -> pa.Array:
-        """What is kept of the rows of each cluster."""
         number = len(merged.keys)
         value = one_chunk(stored[VALUE])
         kind = self._plan.kind

@@ -117,7 +117,6 @@ class Lists:
 
     @property
     def names(self) -> list[str]:
-        """Names of what is kept."""
         return [field.name for field in self.kind]
 
     @classmethod

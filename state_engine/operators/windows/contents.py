@@ -70,7 +70,6 @@ class Contents:
         """A part goes, and with it what is kept from its start until its end."""
 
     def elements(self, start: int, end: int, kept: Kept) -> list[Any]:
-        """The elements of a window, whose parts are merged."""
         raise NotImplementedError
 
 

@@ -64,7 +64,6 @@ class Counted:
 
     @property
     def single_parts(self) -> bool:
-        """Whether a window is one part."""
         return self.grows or self.every == self.size
 
     @property
@@ -87,7 +86,6 @@ class Counted:
         return None if start < 0 or start % self.every else (start, number + 1)
 
     def goes(self, part: int) -> int:
-        """The end of the last window with a part."""
         return part + self.size
 
     def window(self, start: int) -> CountWindow | GlobalWindow:

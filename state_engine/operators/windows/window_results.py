@@ -141,7 +141,6 @@ class Emitter:
         """Close a function."""
 
     def outputs(self, ctx: KeyedContext, window: Any, elements: list[Any]) -> Iterable[Any]:
-        """The outputs of a window."""
         return elements
 
     def cleared(self, ctx: KeyedContext, window: Any) -> None:
@@ -160,7 +159,6 @@ class RowsWithBounds(Emitter):
 
     @property
     def shows_key(self) -> bool:
-        """Whether rows have the columns of the key."""
         return self._record_key is not None
 
     def outputs(self, ctx: KeyedContext, window: Any, elements: list[Any]) -> Iterable[Any]:
@@ -260,7 +258,6 @@ class WindowOperator(KeyedProcessFunction):
 
 
 def timed(output: Any, at_ms: int) -> Any:
-    """An output with an event time, unless it has one."""
     if isinstance(output, tuple) and len(output) == 2 and isinstance(output[0], OutputTag):
         return output[0], timed(output[1], at_ms)
     return output if type(output) is Timestamped else Timestamped(output, at_ms)

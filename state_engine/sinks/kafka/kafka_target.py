@@ -88,7 +88,6 @@ class KafkaTarget:
 
     @property
     def shown(self) -> str:
-        """The topic, for messages."""
         return f"topic {self.topic} of Kafka at {self.cluster.servers}"
 
     def to_json(self) -> dict[str, Any]:
@@ -254,7 +253,6 @@ class BecomesRecord(RowRule):
         return {row: why for row in self._doubtful(table) if (why := self._problem(table.slice(row, 1)))}
 
     def _doubtful(self, table: pa.Table) -> Sequence[int]:
-        """The rows to look at one by one."""
         try:
             if self.needs_key or self.target.format == "avro" or ROW_KIND in table.column_names:
                 self.target.frames(table, sink="", needs_key=self.needs_key)

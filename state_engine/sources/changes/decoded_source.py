@@ -144,7 +144,6 @@ class DecodedSource(Source):
 
 
 def decoded(name: str, source: Source, format_: ChangeFormat) -> DecodedSource:
-    """A source whose rows are operations."""
     if not isinstance(format_, ChangeFormat):
         raise ConfigurationError(
             f"source '{name}': {format_!r} is not a format; use ChangeFormat.debezium(…), ChangeFormat.columns(…) or "

@@ -109,7 +109,6 @@ class Decoding:
 
     @property
     def declared(self) -> T.StructType:
-        """The columns that values have."""
         parsed = self._avro_type() if self.format == "avro" else T.StructType.fromDDL(self.schema)
         given = cast("T.StructType", parsed)
         if unknown := sorted(set(self.key) - set(given.names)):

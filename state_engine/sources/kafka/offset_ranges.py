@@ -48,7 +48,6 @@ class OffsetRange:
         return self.end - self.start
 
     def element(self) -> Element:
-        """As an element of the source's position."""
         position: dict[str, Any] = {"topic_id": self.topic_id, "start": self.start, "end": self.end}
         if self.lost:
             position["lost"] = self.lost
@@ -82,12 +81,10 @@ def is_range(element: Element) -> bool:
 
 
 def newest_by_partition(elements: Iterable[Element]) -> dict[Partition, OffsetRange]:
-    """The last range of every partition."""
     return {one.place: one for one in recorded_ranges(elements)}
 
 
 def partitions_of(topics: Iterable[Topic]) -> dict[Partition, Topic]:
-    """Every partition with its topic, in order."""
     return {(topic.name, number): topic for topic in topics for number in topic.partitions}
 
 

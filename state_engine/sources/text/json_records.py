@@ -27,7 +27,6 @@ class JsonDialect:
         self._decoder = json_decoder(control_characters=options.control_characters)
 
     def records(self, chunks: Iterable[str]) -> Iterator[Record]:
-        """Every record of a text."""
         for text in ["".join(chunks)] if self._multi_line else _lines(chunks):
             if text and not text.isspace():
                 yield from self._records_of(text)

@@ -244,7 +244,6 @@ class KafkaAdmin:
 
 @contextmanager
 def kafka_admin(spark: SparkSession, cluster: KafkaCluster) -> Iterator[KafkaAdmin]:
-    """Looks into a cluster."""
     java = KafkaJava(spark)
     with java.open("clients.admin.Admin", cluster.properties()) as client:
         yield KafkaAdmin(java, client)

@@ -90,7 +90,6 @@ class KafkaCluster:
             raise ConfigurationError(f"{self.of}: the options {ours} are set by Statelake: leave them out")
 
     def properties(self) -> dict[str, str]:
-        """For any client of Kafka."""
         secrets = {}
         for name, variable in self.options_env.items():
             # a secret must not pass through jobs and checkpoints, so the one place that uses it asks for it

@@ -56,7 +56,6 @@ def as_text(content: bytes) -> str:
 
 
 def from_text(text: str) -> bytes:
-    """What ``as_text`` made, with its padding."""
     return base64.b85decode(text.encode().translate(_TO_PYTHON))
 
 

@@ -19,7 +19,6 @@ class KernelClasses:
     @staticmethod
     @lru_cache(maxsize=1)
     def of(jvm: Any) -> KernelClasses:
-        """The classes of a JVM."""
         return KernelClasses(jvm)
 
     def __init__(self, jvm: Any) -> None:

@@ -35,7 +35,6 @@ class KernelEngines:
         self._configuration: Any = None
 
     def of(self, uri: str) -> Any:
-        """The engine for a table."""
         if is_local(uri):
             return self._local
         if self._in_stores is None:

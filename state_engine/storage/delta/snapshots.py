@@ -129,11 +129,9 @@ class _NamesOnDisk:
     log: Path
 
     def exists(self) -> bool:
-        """Whether there is a log."""
         return self.log.is_dir()
 
     def file(self, name: str) -> LogFile | None:
-        """The file of a name; None where there is none."""
         try:
             info = os.stat(self.log / name)
         except (FileNotFoundError, NotADirectoryError):
@@ -148,11 +146,9 @@ class _NamesInStore:
     files: Mapping[str, LogFile]
 
     def exists(self) -> bool:
-        """Whether there is a log."""
         return bool(self.files)
 
     def file(self, name: str) -> LogFile | None:
-        """The file of a name; None where there is none."""
         return self.files.get(name)
 
 

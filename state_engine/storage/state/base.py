@@ -217,7 +217,6 @@ def _latest(parts: Sequence[Part], single: Set[str], schema: pa.Schema) -> Itera
 
 
 def _coded(texts: pa.ChunkedArray) -> pa.Array:
-    """Texts as numbers into a dictionary."""
     array = one_chunk(texts)
     return array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
 

@@ -63,7 +63,6 @@ class Part:
         return pa.table({n: self.known[n] for n in names})
 
     def only(self, which: Hashes) -> Part:
-        """Some of the wanted rows."""
         if which.all():
             return self
         kept = which

@@ -54,7 +54,6 @@ class TimerColumns:
         )
 
     def within(self, window: Window) -> Hashes:
-        """Which rows have a time in the window."""
         inside = np.zeros(len(self.times), bool)
         for domain, (first, last) in window.items():
             inside |= self.of(domain) & (self.times >= first) & (self.times <= last)

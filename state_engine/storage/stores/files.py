@@ -63,7 +63,6 @@ def normal_uri(location: str | os.PathLike[str]) -> str:
 
 
 def is_local(uri: str) -> bool:
-    """Whether the URI is on the local file system."""
     return uri.startswith("file:")
 
 
@@ -250,12 +249,10 @@ class Location:
 
 
 def local_files() -> pafs.FileSystem:
-    """The file system of this machine."""
     return pafs.LocalFileSystem()
 
 
 def open_location(uri: str) -> Location:
-    """The file system and path of a URI."""
     if is_local(uri):
         return Location(local_files(), uri.removeprefix("file://"), local=True)
     scheme, rest = uri.split("://", 1)
@@ -273,7 +270,6 @@ def parquet_files(uri: str) -> dict[str, pafs.FileInfo]:
 
 
 def _remote(uri: str) -> tuple[pafs.FileSystem, str]:
-    """As pyarrow knows it."""
     fs_and_path: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
     return fs_and_path
 

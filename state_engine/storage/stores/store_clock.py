@@ -56,7 +56,6 @@ class StoreClock:
             self._known = written_ms, _steady_ns()
 
     def attempt(self) -> WriteAttempt:
-        """An attempt to write that begins now."""
         now_ms = self.now_ms()
         return WriteAttempt(write_id_at(now_ms, uuid4().int), datetime.fromtimestamp(now_ms / 1000, UTC))
 
