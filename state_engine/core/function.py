@@ -5,11 +5,16 @@ Mirrors ``org.apache.flink.api.common.functions.RichFunction``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from state_engine.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from state_engine.core.functions.output_tag import OutputTag
     from state_engine.core.functions.runtime_context import RuntimeContext
+
+F = TypeVar("F", bound="SingleMethodFunction")
 
 
 class Function:
@@ -58,3 +63,25 @@ class Function:
 
     def close(self) -> None:
         """Called after the last element, also when the subtask fails."""
+
+
+class SingleMethodFunction(Function):
+    """Base of functions with a single method, which a plain callable does as well."""
+
+    _method: ClassVar[str]
+
+    def __init_subclass__(cls, method: str = "", **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if method:
+            cls._method = method
+
+    @classmethod
+    def of(cls: type[F], function: F | Callable[..., Any], *, what: str) -> F:
+        """The function itself, or a plain callable as one. Raises ConfigurationError, naming ``what``."""
+        if isinstance(function, cls):
+            return function
+        if isinstance(function, Function) or not callable(function):
+            raise ConfigurationError(f"{what} takes a {cls.__name__} or a callable, not {function!r}")
+        made = cls()
+        setattr(made, cls._method, function)
+        return made

@@ -269,7 +269,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "the greatest list": (
         lambda s: s.aggregate(n=max_("tags")), r"aggregate n=max_\('tags'\): values of type list.* have no order"),
     "an inverse that is none": (
-        lambda s: s.reduce(lambda a, b: a, inverse=3), "inverse of reduce must be a ReduceFunction or a callable"),
+        lambda s: s.reduce(lambda a, b: a, inverse=3), "inverse of reduce takes a ReduceFunction or a callable"),
 }  # fmt: skip
 
 

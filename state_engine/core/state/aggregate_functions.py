@@ -7,14 +7,13 @@ and returning it is fine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from state_engine.core.errors import ConfigurationError, RetractionError
-from state_engine.core.function import Function
+from state_engine.core.errors import RetractionError
+from state_engine.core.function import Function, SingleMethodFunction
 
 
-class ReduceFunction(Function):
+class ReduceFunction(SingleMethodFunction, method="reduce"):
     """Combines two values into one of the same type.
 
     Example:
@@ -25,15 +24,6 @@ class ReduceFunction(Function):
     def reduce(self, value1: Any, value2: Any) -> Any:
         """The combination of the value so far and a new one."""
         raise NotImplementedError(f"{type(self).__name__} must define reduce(self, value1, value2)")
-
-    @staticmethod
-    def of(function: ReduceFunction | Callable[[Any, Any], Any], *, what: str) -> ReduceFunction:
-        """The function itself, or a plain callable as one. Raises ConfigurationError, naming ``what``."""
-        if isinstance(function, ReduceFunction):
-            return function
-        if not callable(function):
-            raise ConfigurationError(f"{what} must be a ReduceFunction or a callable, not {function!r}")
-        return _PlainReduce(function)
 
 
 class AggregateFunction(Function):
@@ -90,31 +80,12 @@ def defines_retract(function: AggregateFunction) -> bool:
     return getattr(function.retract, "__func__", None) is not AggregateFunction.retract
 
 
-class FoldFunction(Function):
+class FoldFunction(SingleMethodFunction, method="fold"):
     """Folds elements into a value of another type."""
 
     def fold(self, accumulator: Any, value: Any) -> Any:
         """The accumulator after one more element."""
         raise NotImplementedError(f"{type(self).__name__} must define fold(self, accumulator, value)")
-
-    @staticmethod
-    def of(function: FoldFunction | Callable[[Any, Any], Any], *, what: str) -> FoldFunction:
-        """The function itself, or a plain callable as one. Raises ConfigurationError, naming ``what``."""
-        if isinstance(function, FoldFunction):
-            return function
-        if not callable(function):
-            raise ConfigurationError(f"{what} must be a FoldFunction or a callable, not {function!r}")
-        return _PlainFold(function)
-
-
-class _PlainReduce(ReduceFunction):
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        self.reduce = function  # type: ignore[method-assign, assignment]
-
-
-class _PlainFold(FoldFunction):
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        self.fold = function  # type: ignore[method-assign, assignment]
 
 
 def never_added(value: Any, *, what: str) -> RetractionError:

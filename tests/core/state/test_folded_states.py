@@ -176,13 +176,13 @@ def test_a_function_that_raises_changes_nothing() -> None:
 
 
 def test_descriptors_refuse_what_is_no_function() -> None:
-    with pytest.raises(ConfigurationError, match="reduce_function of state 's' must be a ReduceFunction"):
+    with pytest.raises(ConfigurationError, match="reduce_function of state 's' takes a ReduceFunction"):
         ReducingStateDescriptor("s", 5, int)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="agg_function of state 's' must be an AggregateFunction"):
         AggregatingStateDescriptor("s", max, int)  # type: ignore[arg-type]
     with (
         pytest.warns(DeprecationWarning, match="deprecated"),
-        pytest.raises(ConfigurationError, match="fold_function of state 's' must be a FoldFunction"),
+        pytest.raises(ConfigurationError, match="fold_function of state 's' takes a FoldFunction"),
     ):
         FoldingStateDescriptor("s", 0, "sum", int)  # type: ignore[arg-type]
 
