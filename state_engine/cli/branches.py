@@ -191,7 +191,6 @@ def _compared(done: ComparisonReport) -> dict[str, Any]:
 
 
 def _differing(done: ComparisonReport) -> Iterator[tuple[dict[str, Any], DataFrame]]:
-    """What differs, by place and side."""
     for o in done.outputs.values():
         sides = (("old", o.only_old, o.rows_only_old), ("new", o.only_new, o.rows_only_new))
         for side, frame, number in sides:

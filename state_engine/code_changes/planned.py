@@ -303,7 +303,6 @@ def _with_refusals(plan: PartPlan, errors: Sequence[str]) -> PartPlan:
 
 
 def _beside_operators(parts: Sequence[PartPlan]) -> Iterator[PartPlan]:
-    """The same parts, states behind their operators."""
     states = [one for one in parts if one.part.kind == "state"]
     for one in parts:
         if one.part.kind != "state":

@@ -146,7 +146,6 @@ def _refusal(name: str, value: Any, hint: Any) -> str:
 
 
 def _parts(hint: Any) -> list[Any]:
-    """The alternatives of an annotation."""
     kind = get_origin(hint)
     if kind in (Union, UnionType):
         return [one for part in get_args(hint) for one in _parts(part)]

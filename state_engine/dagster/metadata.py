@@ -197,7 +197,6 @@ def events_per_second(rows: int, seconds: float) -> float:
 
 
 def operator_table(operators: Sequence[OperatorReport]) -> str:
-    """What every operator did, as Markdown."""
     return markdown(
         ["operator", "rows in", "rows out", "refused", "keys", "changed entries", "changelog bytes"],
         [

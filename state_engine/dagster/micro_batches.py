@@ -129,7 +129,6 @@ class _Progress:
 
     @property
     def moved_elsewhere(self) -> list[CheckpointRow]:
-        """Those that changed state or sinks."""
         return [row for row in self.elsewhere if not row.kind.is_in_background]
 
     def show_elsewhere(self, *, but: int | None = None) -> None:

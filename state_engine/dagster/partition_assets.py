@@ -211,7 +211,6 @@ class _Run:
 
 
 def backfill_metadata(report: BackfillReport) -> dict[str, Any]:
-    """What a backfill did, or would do."""
     outputs = [[s, report.rows_withdrawn.get(s, 0), n] for s, n in report.rows_added.items()]
     ran = run_metadata(report.batches, caught_up=True, published_pending=[]) if report.batches else {}
     own = {k: v for k, v in ran.items() if k.startswith("run_")}

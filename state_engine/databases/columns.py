@@ -140,7 +140,6 @@ def rules_of(connection: sa.Connection, target: SqlTarget, schema: pa.Schema) ->
 
 
 def sql_checks(target: SqlTarget, inspector: sa.Inspector) -> list[tuple[str, str]]:
-    """CHECK constraints of a table, with their texts."""
     checks = inspector.get_check_constraints(target.table, target.schema)
     return [(str(one["name"] or one["sqltext"]), str(one["sqltext"])) for one in checks]
 

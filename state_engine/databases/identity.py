@@ -45,7 +45,6 @@ class TableMark:
         return f"{self.ledger} {self.table}"
 
     def is_replaced_by(self, now: TableMark) -> bool:
-        """Whether the table that had this mark is another one by now."""
         return self.ledger == now.ledger and self.table != now.table
 
 

@@ -234,7 +234,6 @@ def remembered(digests: Mapping[int, str]) -> str:
 
 
 def exists(connection: sa.Connection, table: str, schema: str | None) -> bool:
-    """Whether there is a table, or view, of this name."""
     there = sa.inspect(connection).has_table(table, schema)
     connection.rollback()
     return there

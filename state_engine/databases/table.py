@@ -100,7 +100,6 @@ class DatabaseTable:
         )
 
     def is_there(self) -> bool:
-        """Whether there is such a table, or view."""
         return sa.inspect(self.connection).has_table(self.target.table, self.target.schema)
 
     def has_rows(self) -> bool:

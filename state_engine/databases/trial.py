@@ -60,7 +60,6 @@ class Trial:
         return broken
 
     def drop(self) -> None:
-        """Take the copy away."""
         self.connection.rollback()
         name = self.connection.dialect.identifier_preparer.quote(self.target.table)
         schema = f"{self.target.schema}." if self.target.schema else ""
@@ -88,7 +87,6 @@ class Trial:
 
 
 def has_checks(connection: sa.Connection, target: SqlTarget) -> bool:
-    """Whether there is a table with CHECK constraints."""
     inspector = sa.inspect(connection)
     there = inspector.has_table(target.table, target.schema) and bool(sql_checks(target, inspector))
     connection.rollback()

@@ -132,7 +132,6 @@ class EngineContext:
 
     @property
     def kernel(self) -> DeltaKernel:
-        """Delta Kernel in the session's JVM."""
         if self._kernel is None:
             check_session(self.user_session)
             ship_code(self.user_session)
@@ -306,7 +305,6 @@ class EngineContext:
         )
 
     def maintenance(self, job: StatefulJob | str, requested_by: str | None) -> Maintenance:
-        """What compacts a job and expires its checkpoints."""
         name = job_name(job)
         return Maintenance(
             name,

@@ -23,7 +23,6 @@ class SuiteBound(Bound):
 
     @property
     def sink(self) -> str:
-        """Name of the sink or state that the suite is about."""
         of = self.suite.of
         return of.sink if isinstance(of, OfSink) else f"{of.operator}.{of.state}"
 
@@ -33,7 +32,6 @@ class SuiteBound(Bound):
 
     @property
     def columns(self) -> Mapping[str, tuple[str, ...] | None]:
-        """All columns of the sink or state."""
         return {self.sink: None}
 
     @property

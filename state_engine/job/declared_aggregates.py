@@ -116,7 +116,6 @@ def _check_names(aggregates: Mapping[str, Aggregate], names: Sequence[str], *, o
 
 
 def record_key(columns: DeclaredKey) -> bool:
-    """Whether a key is a record, or of several columns."""
     return columns.record is not None or len(columns.names) > 1
 
 

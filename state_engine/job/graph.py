@@ -59,7 +59,6 @@ class SourceNode:
 
     @property
     def timed(self) -> bool:
-        """Whether its elements have event times."""
         return self.event_time is not None or self.timestamps is not None
 
 
@@ -199,7 +198,6 @@ class PublishedNode:
 
     @property
     def recorded(self) -> PublishedState:
-        """As rows of checkpoints record it."""
         table = self.table
         return PublishedState(
             self.name,
@@ -238,7 +236,6 @@ def upstream(*ends: Node) -> Iterator[Node]:
 
 
 def has_event_time(node: Node) -> bool:
-    """Whether a source of a stream has event time."""
     return any(isinstance(one, SourceNode) and one.timed for one in upstream(node))
 
 

@@ -173,7 +173,6 @@ class JobTables:
         return self._columns[uri]
 
     def _ensure_columns(self, uri: str, schema: pa.Schema) -> None:
-        """Add the columns, and the fields of columns, that a table lacks."""
         columns = self._columns_of(uri)
         needed = grown(columns, pa.struct(list(schema)))
         added = added_fields(columns, needed)

@@ -269,7 +269,6 @@ class JoinableStream(Stream):
         return self._joined(inputs, function, named)
 
     def _maker(self, join: type[KeyedJoin[Any]], settings: Any, outputs: Outputs) -> MakesJoin:
-        """What makes the join from the kinds of the elements of both streams."""
 
         def made(left: OutputType, right: OutputType) -> KeyedJoin[Any]:
             results, record = outputs.results(left, right), record_key(key_columns(self._key, left))

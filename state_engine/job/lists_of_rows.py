@@ -20,7 +20,6 @@ def check_rows(kind: OutputType, method: str) -> None:
 
 
 def ranked_columns(kind: OutputType, *, rank: bool) -> OutputType:
-    """Whole rows, and behind them their rank."""
     check_rows(kind, "top_n")
     columns = kind.columns
     if not rank:

@@ -114,7 +114,6 @@ class TypedByInputs(KeyedCoProcessFunction):
         return self._make(first, second)
 
     def gives(self, first: OutputType, second: OutputType) -> OutputType:
-        """What it emits for elements of these kinds."""
         assert self._gives is not None
         return self._gives(first, second)
 

@@ -48,7 +48,6 @@ class JarSet:
 
     @property
     def cache(self) -> Path:
-        """Where the jars are kept when no directory is configured."""
         return platformdirs.user_cache_path("statelake") / "jars" / self.directory
 
     def paths(self, directory: Path) -> list[Path]:

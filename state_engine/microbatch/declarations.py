@@ -102,7 +102,6 @@ class Declarations:
         self.table_columns: dict[str, pa.Schema] = {}
 
     def findings(self) -> Iterator[Finding]:
-        """What does not fit."""
         job, path = self._job, self._path
         for node in job.published.values():
             yield from _of_part(Part("table", node.name), self._published(node))

@@ -187,7 +187,6 @@ def _sink(node: SinkNode, digests: _Digests) -> Facts:
 
 
 def _settings(thing: Any) -> dict[str, Any]:
-    """The arguments of a source or sink."""
     return {name: value for name, value in vars(thing).items() if not name.startswith("_")}
 
 

@@ -343,7 +343,6 @@ class GraphExecutor:
         layout: RoutedLayout,
         reports: list[SubtaskReport],
     ) -> StreamFrame:
-        """What chained steps read of an output."""
         pairs = [r.exchange[output.name] for r in reports if output.name in r.exchange]
         hidden = tuple(order_name(i) for i in range(len(layout.order) + 1))
         lead = (WATERMARK, RANK) if layout.event_time else ()

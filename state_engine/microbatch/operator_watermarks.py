@@ -77,7 +77,6 @@ class Watermarks:
 
     @property
     def timed(self) -> bool:
-        """Whether any source of the operator has event time."""
         return bool(self._sources)
 
     def look_ahead(self, frames: Sequence[StreamFrame]) -> None:

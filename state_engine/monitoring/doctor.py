@@ -87,7 +87,6 @@ def other_checks() -> list[Check]:
 
 
 def check_python() -> Check:
-    """Whether this Python is new enough."""
     detail = f"{platform.python_version()} ({sys.executable})"
     if sys.version_info[:2] >= MINIMUM_PYTHON:
         return Check(name="Python", status="ok", detail=detail)

@@ -155,7 +155,6 @@ def compacted(
 
 
 def _joined(bases: Sequence[BaseRange]) -> list[BaseRange]:
-    """Ranges in order, neighbours of the same base as one."""
     ranges: list[BaseRange] = []
     for base in bases:
         last = ranges[-1] if ranges else None

@@ -147,7 +147,6 @@ class Collector:
         return history
 
     def _plan(self, at: JobFiles, ages: _Ages) -> list[Disposal]:
-        """What is to be done, by the rows and the files as they are now."""
         rows = self._rows()
         unpublished = {
             row.checkpoint_id for row, _ in self._publication.unpublished(rows.main_path, self._of_the_code)

@@ -80,7 +80,6 @@ class JobFiles:
         self._sinks, self._since_ms = set(sinks), removed_since_ms
 
     def places(self) -> Iterator[Place]:
-        """Every directory, one after the other."""
         for table in [*self.state_tables(), DEAD_LETTERS, _CHECKPOINTS, _EXCHANGE]:
             uri = self.uri(table)
             yield self._place(table, _under(uri), ours=table not in (DEAD_LETTERS, _CHECKPOINTS, _EXCHANGE))
@@ -101,7 +100,6 @@ class JobFiles:
         return table if "://" in table else join(self._directory, table)
 
     def state_tables(self) -> list[str]:
-        """Names of the tables of state that the job has or had."""
         directories = self._names(OPERATORS)
         return [*(t for name in directories for t in keyed_tables(f"{OPERATORS}/{name}")), OPERATOR_STATE]
 

@@ -74,7 +74,6 @@ def foreseen(
     parallelism: int | Mapping[str, int] | None,
     max_parallelism: int | None,
 ) -> RescaleReport:
-    """What a rescale would put in force."""
     keeps = parallelism is None and max_parallelism is not None
     wanted = {} if keeps else wanted_parallelism(job, parallelism)
     planned = plan_rescaling(job, head, wanted, max_parallelism=max_parallelism)

@@ -102,7 +102,6 @@ class OverPlan:
 
     @property
     def output_type(self) -> StructType:
-        """The columns of a row, and those of the aggregates."""
         names = [*self.row_type.names, *(column.name for column in self.columns)]
         return StructType(names, [*self.row_type.types, *(column.type for column in self.columns)], "row")
 
@@ -114,7 +113,6 @@ class OverPlan:
         return made
 
     def result_of(self, column: OverColumn) -> str:
-        """The aggregate of a column, by the name that it was given."""
         results = self.plan_of(column)
         assert results is not None
         return results.results[column.place].name
@@ -428,7 +426,6 @@ def _keeps_rows(aggregate: Aggregate, tile_ms: int | None) -> bool:
 
 
 def _by_name(name: str, aggregate: Aggregate, columns: StructType) -> Aggregate:
-    """The same, its fields by their names."""
     fields = Fields(columns, scalar=False, where=f"aggregate {name}={aggregate}")
     field = None if aggregate.field is None else fields.name(aggregate.field)
     return replace(aggregate, field=field, by=None if aggregate.by is None else fields.name(aggregate.by))

@@ -100,7 +100,6 @@ class KeptRows:
             self._kept.remove(place)
 
     def clear(self) -> None:
-        """Drop all rows."""
         self._kept.clear()
         if self.sums is not None:
             self.sums.clear()
@@ -181,7 +180,6 @@ class SpanSums:
                 self._spans.put(span, (first, *kept))
 
     def clear(self) -> None:
-        """Drop all accumulators."""
         self._spans.clear()
 
     def _since(self, span: int, first: int) -> Kept | None:
@@ -202,7 +200,6 @@ class SpanSums:
 
 
 def _first(span_ms: int, at: int) -> int:
-    """The first time of a span that ends with another one."""
     return max(at - span_ms, MIN_TIMESTAMP)
 
 
@@ -322,7 +319,6 @@ class AllRows:
         self._in_memory.close()
 
     def clear(self) -> None:
-        """Forget all rows."""
         self._kept.clear()
         self._groups.forget(None)
 

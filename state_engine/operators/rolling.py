@@ -246,7 +246,6 @@ def _field(value: Any, field: int | str) -> Any:
 
 
 def _with_field(value: Any, field: int | str, new: Any) -> Any:
-    """A record with another value in one field."""
     if isinstance(value, tuple):
         parts = list(value)
         parts[_position(value, field)] = new

@@ -262,7 +262,6 @@ class Scd2(ForgettableFunction):
         return True
 
     def _row_at(self, at: Any) -> Row | None:
-        """The row that is stored at a time, shown or not."""
         row: Row | None = self._unshown.get(at)
         if row is None and (shown := self._versions.entries.get(at)) is not None:
             row = self._shown(at, shown).row
@@ -458,7 +457,6 @@ def _last_within(entries: SortedMapState, at: Any, until: Any) -> Entry | None:
 
 
 def _before(entries: SortedMapState, at: Any) -> Entry | None:
-    """The entry before a time; of the newest time at once."""
     if next(entries.tail_items(at), None) is None:
         return entries.last_entry()
     before = deque(entries.head_items(at), maxlen=1)

@@ -221,7 +221,6 @@ class Sequences(KeyedProcessFunction):
         self._partial = runtime_context.get_sorted_map_state(self._descriptor)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        """Let the row wait."""
         at = ctx.timestamp()
         if at is not None:
             _check_time(at)

@@ -193,6 +193,5 @@ def _apart(rows: list[Row], others: list[Row]) -> list[Row]:
 
 
 def _without(rows: list[Row], gone: Row) -> list[Row]:
-    """The rows without the first that is the same."""
     at = next((at for at, row in enumerate(rows) if same(row, gone)), len(rows))
     return rows[:at] + rows[at + 1 :]

@@ -92,7 +92,6 @@ class WaitingRows:
         return ((place[0], row) for place, row in self._rows.head_items((at, MAX_TIMESTAMP)))
 
     def is_empty(self) -> bool:
-        """Whether no row of the key waits."""
         return self._rows.is_empty()
 
     def _await(self, at: int, ctx: KeyedContext) -> None:

@@ -72,7 +72,6 @@ class Message:
 
     @classmethod
     def of_end(cls, report: RunReport | BackfillReport) -> Message:
-        """What the call returned."""
         if isinstance(report, RunReport):
             return cls(ran=replace(report, batches=[]))
         return cls(backfilled=replace(report, batches=[]))

@@ -57,7 +57,6 @@ class Publication:
         self._asked: set[SinkKey] = set()
 
     def recorded(self, rows: Iterable[CheckpointRow]) -> frozenset[SinkKey]:
-        """Name and path of all sinks and published tables that rows name."""
         return frozenset(
             key
             for row in rows

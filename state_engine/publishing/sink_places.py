@@ -29,11 +29,9 @@ class SinkPlaces:
     app: str
 
     def app_of(self, sink: str) -> str:
-        """Application id of the transactions in a sink."""
         return f"{self.app}/{sink}"
 
     def located(self, staged: StagedSink) -> StagedSink:
-        """A sink of a row with the path that it has now."""
         return located(staged, self.layout)
 
     def declared(self, job: StatefulJob) -> frozenset[SinkKey]:

@@ -123,12 +123,10 @@ def sources_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
 
 
 def sinks_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
-    """What every checkpoint brought to every sink, and took from it."""
     return _flat(history, path, _SINKS, SINKS, lambda row: row.sinks)
 
 
 def expectations_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
-    """What every checkpoint counted of every rule by row."""
     return _flat(history, path, _EXPECTATIONS, EXPECTATIONS, lambda row: row.expectations)
 
 

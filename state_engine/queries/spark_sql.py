@@ -46,7 +46,6 @@ def query(
 
 
 def fetched(frame: DataFrame) -> pa.Table:
-    """All rows of the answer to a query."""
     try:
         with quiet():
             return frame.toArrow()

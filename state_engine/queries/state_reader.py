@@ -65,7 +65,6 @@ def state_frame(
     metadata: bool = False,
     shown: pa.DataType | None = None,
 ) -> DataFrame:
-    """What files hold of a state, see ``read_state``."""
     text = state_sql(declared, files, expiry, source=_SOURCE, metadata=metadata, shown=shown)
     return _answer(spark, text, _changes(spark, declared, files))
 

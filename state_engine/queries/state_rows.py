@@ -68,7 +68,6 @@ class StateForm:
 
     @property
     def shape(self) -> str:
-        """A value, a list or a map."""
         return SHAPES[self.schema.kind]
 
     @property

@@ -234,7 +234,6 @@ def _check_keys(pair: StatePair, what: str) -> None:
 
 
 def _by_key(difference: DataFrame) -> DataFrame:
-    """One row a key (and map key) with what it had and what it has."""
     keys = [c for c in difference.columns if c not in ("value", COUNT)]
     value = F.struct("value")
     both = difference.groupBy(*(F.col(quoted(k)) for k in keys)).agg(

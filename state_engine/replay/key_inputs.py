@@ -70,7 +70,6 @@ class KeyInputs:
     def rows(
         self, path: Sequence[CheckpointRow], uid: str, key_hash: int, *, limit: int
     ) -> Iterator[RowsOfKey]:
-        """Of the micro-batch at the end of a path."""
         operator = self.job.operators.get(uid)
         if operator is None:
             return

@@ -184,7 +184,6 @@ class _WrittenKey:
         return f"KeyElement({', '.join(arguments)})"
 
     def _others(self, given: Any, default: Any, names: Sequence[str]) -> list[str]:
-        """Arguments that are not the default."""
         values = {name: getattr(given, name) for name in names}
         return [f"{n}={self.literals.text(v)}" for n, v in values.items() if v != getattr(default, n)]
 
@@ -197,7 +196,6 @@ class _WrittenKey:
         yield f"    assert {left} == {text}"
 
     def _list(self, texts: list[str]) -> str:
-        """A list, with a line for each element where it is long."""
         line = f"[{', '.join(texts)}]"
         if len(line) <= _ROOM:
             return line

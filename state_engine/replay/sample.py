@@ -220,7 +220,6 @@ class _ScratchSinks(AttemptSinks):
 
     @property
     def kernel(self) -> DeltaKernel:
-        """None that could commit."""
         return _NoKernel()
 
     def prepare(self, node: SinkNode, schema: pa.Schema) -> SinkTarget:
@@ -238,8 +237,6 @@ class _ScratchSinks(AttemptSinks):
 
 
 class _NoKernel(DeltaKernel):
-    """Stands where nothing is committed."""
-
     def __init__(self) -> None:
         self.spark = NO_SPARK
 
@@ -274,7 +271,6 @@ def _counted(rows: pa.Table) -> Counter[str]:
 
 
 def _text(row: Mapping[str, Any]) -> str:
-    """An entry, without the columns of other states."""
     return repr({name: value for name, value in row.items() if value is not None and name not in _HIDDEN})
 
 

@@ -63,7 +63,6 @@ class StandIns:
             )
 
     def replaced(self, value: Any) -> Any:
-        """The value with stand-ins, wherever a value of the columns is in it."""
         return self._walked(value, None, self._leaf) if self._columns else value
 
     def replaced_json(self, text: str) -> str:

@@ -131,7 +131,6 @@ class SinkTarget:
         return file_name(write_id, subtask, attempt, suffix=self.format, owner=self.owner)
 
     def stamped(self, rows: pa.Table) -> pa.Table:
-        """Rows with the lineage column, where the sink has one."""
         if self.lineage is None:
             return rows
         return rows.append_column(WRITE_ID, pa.repeat(pa.scalar(self.lineage, pa.string()), rows.num_rows))

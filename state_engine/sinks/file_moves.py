@@ -123,7 +123,6 @@ def noted(look: Look, checkpoint_id: int) -> Note | None:
 
 
 def is_waiting(at: Location, staged: StagedSink) -> bool:
-    """Whether any of the listed files lies where it was staged."""
     return any(at.inside(f.path).is_file() for f in staged.files)
 
 
@@ -187,7 +186,6 @@ class Mover:
     # -- a publish that moves nothing else -------------------------------------------------------------------------
 
     def publish(self, before: int) -> None:
-        """All steps that are left of a publish."""
         self.check_waiting()
         self.join()
         note = {"checkpoint_id": self._id, "before": before, "files": note_of(self._staged)}
@@ -330,7 +328,6 @@ class Mover:
         return self._look.path(name)
 
     def _make_aside(self, name: str) -> None:
-        """A directory out of sight, if it is not there."""
         if not self._look.owner:
             self._make(name)
         elif not self._is_directory(self._aside(name)):
@@ -339,7 +336,6 @@ class Mover:
             self._rename(made, self._aside(name))
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        """A file of ours out of sight, whole or not at all."""
         written = f"{WRITING}{self._look.token}{name.removeprefix('_')}"
         self._at.inside(written).write(json.dumps(content).encode())
         if self._waits:

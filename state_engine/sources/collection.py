@@ -63,7 +63,6 @@ class CollectionSource(Source):
         return [{"split": "collection", "position": count}]
 
     def unread(self, elements: Sequence[Element]) -> int:
-        """The number of elements after a position."""
         return len(self._normal) - self._recorded(elements)
 
     def _up_to(self, end: int, before: Sequence[Element]) -> Slice | None:

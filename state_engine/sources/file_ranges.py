@@ -140,7 +140,6 @@ def is_schema(element: Element) -> bool:
 
 
 def last_ranges(elements: Sequence[Element]) -> Mapping[str, FileRange]:
-    """The last range that was consumed of every file, by its URI."""
     return _LAST.of(elements)
 
 

@@ -147,7 +147,6 @@ class StreamFrame:
 
     @property
     def schema(self) -> T.StructType:
-        """Of user columns and hidden columns."""
         return self.given.struct
 
     @cached_property
@@ -156,7 +155,6 @@ class StreamFrame:
 
     @property
     def table(self) -> pa.Table | None:
-        """As a table, where the driver has them."""
         return self.given.table
 
     def with_rows(self, rows: Given, **changes: Any) -> StreamFrame:

@@ -185,7 +185,6 @@ class PathValues:
 
     @staticmethod
     def of(uris: Sequence[str], root: str, declared: Sequence[pa.Field]) -> PathValues:
-        """Of files, in their order in the slice."""
         by_file = [values_in_path(uri, root, declared) for uri in uris]
         names = {name for values in by_file for name in values}
         fields = [field for field in declared if field.name in names]
@@ -223,7 +222,6 @@ class PathValues:
         return match(rows, table=in_table, tasks=in_tasks, frame=in_frame)
 
     def in_arrow(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
-        """These columns of rows that have a place of their file."""
         columns = {}
         for name in names:
             if name not in self.values:

@@ -117,7 +117,6 @@ def _identifier(spark: SparkSession, schema: str, name: str) -> Any:
 
 
 def table_location(spark: SparkSession, table: str) -> str:
-    """Where a Delta table is."""
     location = _location(table, described(spark, table))
     if location is None:
         raise ConfigurationError(

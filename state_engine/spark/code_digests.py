@@ -260,7 +260,6 @@ def _names_used(code: types.CodeType) -> _Names:
 
 
 def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A code object and all that it contains."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

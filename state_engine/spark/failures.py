@@ -258,7 +258,6 @@ def place_of_task(text: str, spark: SparkSession) -> str:
 
 
 def _distribution(top: str) -> str:
-    """What to install, of the version that is here."""
     names = importlib.metadata.packages_distributions().get(top)
     return f"{names[0]}=={importlib.metadata.version(names[0])}" if names else f"'{top}'"
 
@@ -336,7 +335,6 @@ def _of_spark(error: BaseException) -> Iterator[Any]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it came from, nearest first."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:

@@ -103,7 +103,6 @@ def _write_archive(archive: Path, files: Sequence[Path], above: Path) -> None:
 
 
 def _files_of(package: Path, above: Path, package_data: Sequence[str]) -> list[Path]:
-    """The files of a package that go: its code, and its declared data."""
     files = set[Path]()
     for file in package.rglob("*"):
         parts = file.relative_to(above).parts

@@ -53,5 +53,4 @@ class _HeapKeyedStateBackend(KeyedStateBackend):
 
 
 def _own(stored: Any) -> Any:
-    """A container that may grow."""
     return stored.copy() if isinstance(stored, list | dict) else stored

@@ -23,8 +23,6 @@ _WAS_ABSENT = b""
 
 
 class _Items(ItemsView[Any, Any]):
-    """Reads rows in one scan."""
-
     def __init__(self, entries: RocksMap) -> None:
         super().__init__(entries)
         self._map = entries

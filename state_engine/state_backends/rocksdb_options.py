@@ -79,7 +79,6 @@ def check_settings(settings: Mapping[str, int]) -> dict[str, int]:
 
 
 def rocksdb_options(settings: Mapping[str, int]) -> Options:
-    """Options of a database of raw bytes."""
     rocks = rocksdict()
     options: Options = rocks.Options(raw_mode=True)
     table = rocks.BlockBasedOptions()

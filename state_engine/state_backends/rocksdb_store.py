@@ -86,7 +86,6 @@ class RocksStore:
         del self._db[key]
 
     def drop(self, slot: int) -> None:
-        """Delete all that is under a slot."""
         for key, _ in self.scan(slot_key(slot)):
             del self._db[slot_key(slot) + key]
 
@@ -111,7 +110,6 @@ class RocksStore:
             yield key[size:], row
 
     def compact(self) -> None:
-        """Let RocksDB drop what was deleted."""
         self._db.compact_range(None, None)
 
     def close(self) -> None:

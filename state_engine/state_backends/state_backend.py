@@ -181,7 +181,6 @@ class SnapshotTask:
             return self._cancelled
 
     def done(self) -> bool:
-        """Whether it has run or was cancelled."""
         return self._parts is None
 
     def cancelled(self) -> bool:

@@ -111,7 +111,6 @@ def _kept(add: Action, more: str) -> Action:
 
 
 def vector_of(table: str, add: Action) -> BitMap64:
-    """Positions of the rows of a file that do not count."""
     descriptor = add.get("deletionVector")
     return read_vector(table, descriptor) if descriptor else BitMap64()
 

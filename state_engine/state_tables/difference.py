@@ -101,7 +101,6 @@ class StateReader:
         )
 
     def _changes(self, way: StateWay) -> pa.Table:
-        """What the checkpoints of a way changed of the state, in their order."""
         directory = self._layout.changelog(self._uid)
         changed = [(row.checkpoint_id, row, False) for row in (*way.back, *way.forth)]
         left_out = [(compacted_id, row, True) for compacted_id, row in way.expired]
@@ -187,7 +186,6 @@ def compared_by_portions(
 
 
 def _portions(columns: TableColumns, rows: Iterable[pa.Table], directory: Path, name: str) -> list[Path]:
-    """Rows in files, by the hash of their key."""
     paths = [directory / f"{name}-{n}.arrow" for n in range(PORTIONS)]
     with ExitStack() as files:
         writers: dict[int, pa.RecordBatchStreamWriter] = {}

@@ -71,7 +71,6 @@ class TableForm:
 
     @property
     def shape(self) -> str:
-        """A value, a list or a map."""
         return SHAPES[self.schema.kind]
 
     @property

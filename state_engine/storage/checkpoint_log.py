@@ -183,7 +183,6 @@ class CheckpointLog:
         raise self._stale(planned)
 
     def _check(self, row: CheckpointRow, history: History) -> None:
-        """Refuse a row that breaks an invariant."""
         parent = history.get(row.parent_id) if row.parent_id is not None else None
         broken = violations(row, parent, history)
         if broken:

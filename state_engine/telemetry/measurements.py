@@ -44,7 +44,6 @@ def gauges(history: History, *, now_ms: int) -> list[Point]:
 
 
 def totals(batches: Sequence[CheckpointRow]) -> Iterator[Point]:
-    """What micro-batches add to the counters."""
     added: Counter[tuple[Metric, tuple[str, ...]]] = Counter()
     for row in batches:
         for point in _amounts(row):

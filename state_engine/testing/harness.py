@@ -368,7 +368,6 @@ class OperatorHarness:
         return shown_changes(values, kinds) if self._emits_changes else values
 
     def _kinds(self, given: list[Any]) -> tuple[list[Any], list[RowKind]]:
-        """Elements without their kinds, and these."""
         changes = [own_kind(one) if self.changing else ElementChange(RowKind.INSERT, one) for one in given]
         kinds, values = split(changes)
         for value in () if self.changing else values:

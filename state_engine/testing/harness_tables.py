@@ -49,7 +49,6 @@ def table_of(
 
 
 def _changes(descriptor: StateDescriptor, key: Any, stored: Any) -> list[Change]:
-    """What would make an entry."""
     if descriptor.shape == "map":
         return [Change(key, PUT, item) for item in stored.items()]
     return [Change(key, APPEND if descriptor.shape == "list" else PUT, stored)]

@@ -27,12 +27,10 @@ def base_table(uid: str) -> str:
 
 
 def changelog_table(uid: str) -> str:
-    """Name of the table of an operator's changes."""
     return keyed_tables(operator_directory(uid))[0]
 
 
 def keyed_tables(directory: str) -> tuple[str, str]:
-    """The tables of changes and of bases in the directory of an operator."""
     return f"{directory}/changelog", f"{directory}/base"
 
 

@@ -82,7 +82,6 @@ def sees_time(function: Any) -> bool:
 
 
 def takes_two_inputs(function: Any) -> bool:
-    """Whether a function is one of two connected streams."""
     return isinstance(
         function, CoMapFunction | CoFlatMapFunction | CoProcessFunction | KeyedCoProcessFunction
     )

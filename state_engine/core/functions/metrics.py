@@ -45,11 +45,9 @@ class Meter:
         self._count = 0
 
     def mark_event(self, value: int = 1) -> None:
-        """Count so many events."""
         self._count += value
 
     def get_count(self) -> int:
-        """Number of events by now."""
         return self._count
 
     def values(self) -> dict[str, float]:

@@ -51,7 +51,6 @@ class CheckpointLock:
         self._depth -= 1
 
     def locked(self) -> bool:
-        """Whether a section is entered."""
         return self._depth > 0
 
     def __enter__(self) -> CheckpointLock:

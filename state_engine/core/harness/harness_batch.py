@@ -45,7 +45,6 @@ class HarnessBatch:
     kinds: list[RowKind] | None = None
 
     def of(self, subtask: int, broadcast: Sequence[tuple[Any, int | None, RowKind]]) -> SubtaskElements:
-        """The elements of one subtask, and the broadcast elements before them."""
         mine = self.parts[subtask]
         return SubtaskElements(
             None if self.keys is None else [self.keys[i] for i in mine],

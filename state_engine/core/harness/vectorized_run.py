@@ -119,7 +119,6 @@ class VectorizedElements:
 
 
 def _take(given: ColumnOutputs, kind: TypeInformation, out: ElementOutputs | SideOutputs) -> None:
-    """Outputs as the values that functions per element give."""
     columns = columns_of_type(kind)
     arrays = [one_chunk(column) for column in given.table.columns]
     decoded = [of.from_arrow(array) for of, array in zip(columns.types, arrays, strict=True)]

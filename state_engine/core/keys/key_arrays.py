@@ -142,7 +142,6 @@ def _chained(columns: Sequence[pa.Array], hashes: np.ndarray) -> np.ndarray:
 
 
 def _hashed(column: pa.Array, seeds: np.ndarray) -> np.ndarray:
-    """The hashes of values; anything where one is null."""
     kind, is_type = column.type, pa.types
     if is_type.is_struct(kind):
         return _chained(column.flatten(), seeds)

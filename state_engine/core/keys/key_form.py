@@ -126,7 +126,6 @@ class KeyForm:
 
 
 def _of_readers(kind: TypeInformation | None, part: Any) -> Any:
-    """A part of a key as declared, from what readers of states see."""
     if isinstance(kind, TimeType) and isinstance(part, str):
         return time.fromisoformat(part)
     return _declared(kind, part) if isinstance(kind, _OTHERS) else part

@@ -74,7 +74,6 @@ class KeySchema:
 
     @property
     def type_texts(self) -> list[str]:
-        """Declared types of the columns, as DDL."""
         kinds = zip(self.names, self.types, strict=True)
         return [_TIME if name in self.times else ddl_text(kind) for name, kind in kinds]
 

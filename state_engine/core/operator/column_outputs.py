@@ -57,7 +57,6 @@ class ColumnOrigins:
         return came
 
     def stages(self, places: Numbers) -> Numbers:
-        """The stages in which the timers of some outputs fired."""
         stages: Numbers = np.where(self.at[places] <= self.start_ms, OVERDUE, IN_TIME)
         return stages
 

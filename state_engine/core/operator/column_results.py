@@ -80,7 +80,6 @@ class ColumnResults:
     # -- outputs ---------------------------------------------------------------------------------------------------
 
     def outputs(self, given: Any, kind: StructType, part: str) -> ColumnOutputs:
-        """Outputs of a type, in total order."""
         table = self.table(given, part)
         if table is None:
             table = pa.schema(list(kind.arrow)).empty_table()
@@ -204,7 +203,6 @@ class ColumnResults:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def state(self, given: Any, names: Sequence[str]) -> pa.Table | None:
-        """Changes of states with one value a key."""
         table = self.table(given, "state")
         if table is None:
             return None
@@ -240,7 +238,6 @@ class ColumnResults:
         return made
 
     def timers(self, given: Any, *, uses: bool) -> tuple[Numbers, Numbers, Numbers]:
-        """Keys and times of timers, and whether they are deleted."""
         table = self.table(given, "timers")
         if table is None:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, bool)

@@ -57,7 +57,6 @@ class MapEntries:
         return cls(np.zeros(0, np.int64), *nothing)
 
     def those(self, rows: Numbers) -> MapEntries:
-        """Some of them, by a mask."""
         mask = pa.array(rows)
         return MapEntries(self.keys[rows], self.map_keys.filter(mask), self.values.filter(mask))
 

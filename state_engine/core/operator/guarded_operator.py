@@ -24,7 +24,6 @@ class GuardedOperator:
 
     @property
     def asked(self) -> frozenset[str]:
-        """Names of the states that the function has asked for by now."""
         return self._life.asked
 
     def snapshot(self) -> SubtaskSnapshot:

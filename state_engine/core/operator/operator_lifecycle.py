@@ -91,7 +91,6 @@ class OperatorLifecycle:
             function.restore_state(self.list_state().get())
 
     def open(self) -> None:
-        """Open the function, where it can be opened."""
         if hasattr(self.function, "open"):
             self.function.open(self.runtime_context)
 
@@ -114,7 +113,6 @@ class OperatorLifecycle:
         return SubtaskSnapshot(self.store.snapshot(), raw_operator, raw_keyed)
 
     def close(self) -> None:
-        """Close the function, where it can be closed."""
         if hasattr(self.function, "close"):
             self.function.close()
 

@@ -46,7 +46,6 @@ class SourceOperator:
         )
 
     def snapshot(self) -> SubtaskSnapshot:
-        """The operator state after the last element."""
         return self._life.snapshot()
 
     def close(self) -> None:

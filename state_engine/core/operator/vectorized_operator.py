@@ -224,7 +224,6 @@ class VectorizedOperator(GuardedOperator):
             )
 
     def _expired(self, descriptor: StateDescriptor, stored: StateColumn) -> pa.Array | None:
-        """Which values have expired; None where none can."""
         if descriptor.ttl is None or stored.at_ms is None:
             return None
         until = horizon(self._context.clock_ms, descriptor.ttl.lifetime.ttl_ms)

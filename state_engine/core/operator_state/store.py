@@ -269,8 +269,6 @@ class _SubtaskScope:
 
 @dataclass(frozen=True)
 class _Registered:
-    """A state that the function has asked for."""
-
     declared: StateElements
     element_type: TypeInformation
     table: KeyedEntries

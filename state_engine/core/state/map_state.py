@@ -241,7 +241,6 @@ class TtlMapState(MapState):
 
 
 def _map_key(descriptor: MapStateDescriptor) -> Any:
-    """The function that normalises a map key, by the rules of keys."""
     normalise = descriptor.key_type.compiled()
     floats = "double" in str(descriptor.key_type.storage)
 

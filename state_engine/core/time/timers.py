@@ -139,7 +139,6 @@ class TimerQueue:
             heapify(self._heaps[key])
 
     def register(self, time: int, domain: TimeDomain) -> None:
-        """Set a timer of the current key."""
         timer, key = Timer(int(time), _STORED[domain]), self._context.key
         if not self._state.add(timer):
             return

@@ -114,7 +114,6 @@ class _Named:
         return _refusing_null(write, path)
 
     def _write_of(self, own: dict[str, Any], column: pa.DataType, path: str) -> Write | None:
-        """None where the type does not take the column."""
         logical = own.get("logicalType")
         try:
             if logical == "decimal" and own["type"] in ("bytes", "fixed"):

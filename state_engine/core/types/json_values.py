@@ -93,7 +93,6 @@ def scalar_text(value: Any) -> str:
 
 
 def type_text(kind: TypeInformation) -> str:
-    """The declared type as checkpoints record it."""
     return str(kind) if isinstance(kind, PlainType) else type_to_text(kind)
 
 

@@ -79,5 +79,4 @@ def _dumps(value: Any) -> bytes:
 
 
 def holds_pickles(kind: TypeInformation) -> bool:
-    """Whether values of a type are pickled, or have parts that are."""
     return str(PickledType(allow_pickle=True)) in str(kind)

@@ -187,7 +187,6 @@ def _gates(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
 
 
 def _guide() -> dg.MetadataValue[str]:
-    """The guide of gates: a link where this is a checkout."""
     file = Path(__file__).parents[3] / GUIDE
     return dg.MetadataValue.url(file.as_uri()) if file.exists() else dg.MetadataValue.text(GUIDE)
 

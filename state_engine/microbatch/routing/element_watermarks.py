@@ -114,7 +114,6 @@ def joined_steps(packed: Sequence[bytes], order: Sequence[str], origins: Origins
 def watermarks_by_steps(
     rows: pa.Table, order: Sequence[str], steps: pa.Table, *, start_ms: int, broadcast: int | None
 ) -> pa.Array:
-    """The watermark before every row of one subtask."""
     names = [_FIRST, *order, _PHASE]
     own = _with_first(rows, broadcast).select([_FIRST, *order])
     own = own.append_column(_PHASE, pa.array(np.full(len(own), _ROW)))

@@ -106,7 +106,6 @@ class EventTimes:
         return replace(self, idle=frozenset())
 
     def is_idle(self, node: Node) -> bool:
-        """Whether all sources with event time behind a node are idle."""
         return self.idle.issuperset(timed_sources(node))
 
 

@@ -264,7 +264,6 @@ class Router:
         return refused.mapped(self._spark, route_there, _BLOCKS_SCHEMA, columns=[REFUSED])
 
     def _without_rows(self, inputs: Sequence[_Input], layout: RoutedLayout, parallelism: int) -> pa.Table:
-        """No rows, with the columns that those of all inputs have."""
         parts = []
         for one in inputs:
             fields = [(name, one.given.frame.arrow_type(name)) for name in one.edge.needs]

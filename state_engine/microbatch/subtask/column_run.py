@@ -70,7 +70,6 @@ class ColumnRun(FunctionRun):
         self._work.lap("write")
 
     def _take(self, made: VectorizedOutputs, places: np.ndarray[Any, Any], out: ElementOutputs) -> None:
-        """Take outputs and refusals over, by the places of their rows."""
         out.side = {tag: SideOutputs() for tag in made.side}
         parts: list[tuple[ElementOutputs | SideOutputs, ColumnOutputs]] = [(out, made.outputs)]
         parts += [(out.side[tag], of_tag) for tag, of_tag in made.side.items()]

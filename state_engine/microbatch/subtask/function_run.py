@@ -35,7 +35,6 @@ class FunctionRun:
         self._work, self._rows, self._context, self._spec = work, rows, context, work.spec
 
     def resumption(self) -> Resumption:
-        """Where the function continues."""
         return Resumption(self._spec.checkpoint_id, self._restored(), self._spec.parent_id)
 
     def _restored(self) -> SubtaskSnapshot | None:

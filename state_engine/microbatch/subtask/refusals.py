@@ -68,7 +68,6 @@ class RefusedRows:
         self._rows.append(self._who | letter)
 
     def table(self) -> pa.Table:
-        """All of them as rows of the table of dead letters."""
         return letters_table(self._rows)
 
     def described(self, refusal: Refusal, events: pa.Table) -> Letter:

@@ -120,7 +120,6 @@ def values_of(events: pa.Table, routed: RoutedLayout) -> list[Any]:
 
 
 def columns_of(events: pa.Table, routed: RoutedLayout) -> pa.Table:
-    """The columns of the one stream as it declares them."""
     one = routed.inputs[0]
     columns = [one_chunk(events[c]) for c in one.columns]
     if one.declared is not None:

@@ -48,7 +48,6 @@ class SubtaskOutputs:
         self._work, self._rows, self._spec, self._put = work, rows, work.spec, put
 
     def write(self, out: ElementOutputs) -> None:
-        """Write the files of all outputs, and the dead letters."""
         for output in self._spec.outputs:
             self._write_output(output, out)
         for refusal in out.refused:
@@ -130,7 +129,6 @@ class SubtaskOutputs:
 
 
 def _columns_of(part: Any, output: OutputSpec, *, has_kinds: bool) -> tuple[pa.Table, pa.Array | None]:
-    """Values of an output, and their kinds where it has any."""
     if part.table is not None:
         return part.table, part.kinds if output.changing else None
     kinds, values = split(part.values) if has_kinds else (None, part.values)

@@ -90,7 +90,6 @@ class SubtaskKeyedState:
         return self._loaded(self._touched_once[0], stored.descriptor, stored.read)
 
     def schema(self, descriptor: StateDescriptor) -> StateSchema:
-        """How a state that was asked for is recorded."""
         return recorded_schema(self._stored.of(descriptor).descriptor)
 
     def _in_parts(self, descriptor: StateDescriptor, read: Read) -> Iterator[tuple[Any, Any]]:

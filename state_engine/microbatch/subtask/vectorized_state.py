@@ -166,7 +166,6 @@ class VectorizedKeyedState:
         return (made if (keys >= 0).all() else made.those(keys >= 0)).in_order(descriptor)
 
     def schema(self, descriptor: StateDescriptor) -> StateSchema:
-        """How a state that was asked for is recorded."""
         return recorded_schema(self._stored.of(descriptor).descriptor)
 
     def next_timers_ms(self, of_keys: dict[str, int] | None) -> dict[str, int]:

@@ -225,7 +225,6 @@ def _valid(column: pa.Array) -> Column:
 
 
 def _numbers(column: pa.Array) -> Column:
-    """Whole numbers, with 0 for null."""
     column = column.fill_null(0) if column.null_count else column
     return cast(Column, column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
 

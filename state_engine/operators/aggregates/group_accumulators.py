@@ -35,7 +35,6 @@ class GroupAccumulators:
                 self._states[step.beside.name] = step.beside.make(in_windows=in_windows, apart=apart)
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Get the states, and open the functions of users."""
         self.open_states(runtime_context)
         self.open_functions(runtime_context)
 

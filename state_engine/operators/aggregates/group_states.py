@@ -47,7 +47,6 @@ class GroupState:
         self.entries = runtime_context.get_sorted_map_state(self._descriptor)
 
     def prefix(self, group: Group) -> tuple[int | None, ...]:
-        """What the keys of the entries of a group begin with."""
         return (group,) if self.in_windows else ()
 
     def within(self, span: Span) -> Iterator[tuple[Any, Any]]:

@@ -124,7 +124,6 @@ def _rounded(exact: Fraction) -> float:
 
 
 def _rounded_root(exact: Fraction) -> float:
-    """The root of a fraction that is not negative, rounded once."""
     if not exact:
         return 0.0
     bits = exact.numerator.bit_length() - exact.denominator.bit_length()

@@ -128,7 +128,6 @@ class Elements(GroupState):
         return [value for _, value in islice(self.within(span), self._most)]
 
     def _put(self, group: Group, at: int | None, value: Any) -> None:
-        """Store a value behind those of its time."""
         time = (*self.prefix(group), at)
         self.entries.put((*time, number_behind(self.entries, time)), value)
 

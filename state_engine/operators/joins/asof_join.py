@@ -171,7 +171,6 @@ class AsOfJoin(KeyedJoin[AsOfSettings]):
         return None if too_old else newest
 
     def _newest(self, before: int) -> Kept | None:
-        """The last version before a time."""
         last = next(iter(deque(self._versions.head_items(before), maxlen=1)), None)
         return None if last is None else Kept(last[0], last[1][0])
 

@@ -73,8 +73,6 @@ class _Entry(NamedTuple):
 
 
 class _Side:
-    """What is kept of one of the two streams."""
-
     def __init__(
         self, name: str, row_type: TypeInformation, ttl: StateTtlConfig | None, alone: Alone
     ) -> None:

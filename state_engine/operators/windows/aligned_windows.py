@@ -138,7 +138,6 @@ class AlignedWindows(WindowOperator):
         return window.max_timestamp() + self._behind_ms
 
     def _goes(self, part: int) -> int:
-        """The watermark at which the last window with a part is closed."""
         return self._closes(self._windows.windows_of(part)[-1])
 
     def _windows_at(self, timestamp: int, delay_ms: int) -> list[TimeWindow]:
@@ -182,7 +181,6 @@ class AlignedWindows(WindowOperator):
         return None if kept is None else self._rows(ctx, window, kept)
 
     def _kept(self, window: TimeWindow) -> Kept | None:
-        """What is kept of the rows of a window; None where it has none."""
         if isinstance(self._windows, Tumbling):
             kept: Kept | None = self._parts.get(window.start)
             return kept

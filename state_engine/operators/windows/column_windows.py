@@ -313,7 +313,6 @@ class Entries:
         )
 
     def all_of(self, wanted: Column) -> Counted:
-        """All entries of some parts, with their rows."""
         mine = wanted[self.parts]
         others = self.without_rows & wanted[self.stored_parts]
         keys = np.concatenate([self.keys[mine], self.stored_keys[others]])

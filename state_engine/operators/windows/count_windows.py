@@ -89,7 +89,6 @@ class Counted:
         return part + self.size
 
     def window(self, start: int) -> CountWindow | GlobalWindow:
-        """A window by its first row."""
         return GlobalWindow() if self.grows else CountWindow(start // self.every)
 
 

@@ -177,13 +177,11 @@ class SessionWindows(WindowOperator):
     def _shown(
         self, ctx: KeyedProcessFunction.Context, touched: Sessions, watermark: int
     ) -> dict[TimeWindow, Rows]:
-        """The outputs of the sessions that a row touches, where they may be taken back."""
         return {
             one: self._rows(ctx, one, kept) for one, kept in touched.items() if self._is_shown(one, watermark)
         }
 
     def _changes(self, before: dict[TimeWindow, Rows], whole: TimeWindow, after: Rows | None) -> Rows:
-        """What a row changes in the sessions that are shown."""
         if list(before) == [whole]:
             return self._change(before[whole], after)
         gone = [change for rows in before.values() for change in self._change(rows, None)]

@@ -36,7 +36,6 @@ class WindowColumns:
         return self.with_columns(keys, dict(zip(plan.names, results, strict=True)), **marks)
 
     def with_columns(self, keys: pa.Table, results: Mapping[str, Any], **marks: Any) -> pa.Table:
-        """The same with columns of some names."""
         columns = {name: keys[name].take(pa.array(self.keys)) for name in keys.column_names}
         columns["window_start"] = pa.array(self.starts * 1000).cast(_INSTANT)
         columns["window_end"] = pa.array(self.ends * 1000).cast(_INSTANT)

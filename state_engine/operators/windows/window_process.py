@@ -70,7 +70,6 @@ class _Context(ProcessWindowFunction.Context, ProcessAllWindowFunction.Context):
         self._runtime, self._states = runtime_context, states
 
     def at(self, ctx: KeyedContext, window: Any) -> _Context:
-        """The same, for a window of the current key."""
         self._ctx, self._window = ctx, window
         if self._states is not None:
             self._states.window = (window[0], window[-1]) if window else (0, 0)

@@ -78,7 +78,6 @@ class WindowSettings:
 
     @property
     def has_kinds(self) -> bool:
-        """Whether results are taken back."""
         return self.emit != "final"
 
     @property
@@ -242,11 +241,9 @@ class WindowOperator(KeyedProcessFunction):
             timers.register_event_time_timer(at_ms)
 
     def _completes(self, window: TimeWindow) -> int:
-        """The watermark at which a window has all rows that are in time."""
         raise NotImplementedError
 
     def _closes(self, window: TimeWindow) -> int:
-        """The watermark at which a window is closed."""
         return plus(self._completes(window), self._settings.lateness_ms)
 
     def _shows(self, window: TimeWindow) -> int:

@@ -84,8 +84,6 @@ class WindowStates:
 
 
 class _Entry(State):
-    """The entry of the current window in a map."""
-
     __slots__ = ("_maps", "_states")
 
     def __init__(self, maps: MapState, states: WindowStates) -> None:

@@ -278,7 +278,6 @@ class DebeziumFormat(ChangeFormat):
         return self._with_sequence(list(after), self._type_of_sequence(fields) if self.sequence else None)
 
     def _type_of_sequence(self, fields: pa.Schema) -> pa.DataType:
-        """In envelopes that are structs."""
         if not self.parts:
             return self._type_of(self.path, fields)
         for path in self.parts:
@@ -349,7 +348,6 @@ class DebeziumFormat(ChangeFormat):
         return part("before"), part("after"), part("op"), places, problems
 
     def _joined(self, rows: Iterable[Sequence[Any]]) -> tuple[pa.Array, dict[int, str]]:
-        """The sequences of rows with the fields of one, and what is wrong with a row."""
         problems, places = dict[int, str](), list[str | None]()
         for row, values in enumerate(rows):
             places.append(None)
@@ -529,7 +527,6 @@ def _field(envelope: Any, path: Path) -> Any:
 
 
 def _place_in(envelope: Any, path: Path, read: Reader) -> Any:
-    """The sequence of an envelope; None without one."""
     try:
         (value,) = read({path[-1]: _field(envelope, path)})
     except ValueTypeError as error:

@@ -179,7 +179,6 @@ class ChangeTable(SourceTable):
         return TableCommit(files, False, entry.operation, schema, table_id)
 
     def _recorded(self, version: int, entry: LogCommit) -> Iterator[ChangeFile]:
-        """The two parts of each file of changes."""
         for cdc in entry.of("cdc"):
             yield self._file_of(as_add(cdc), "before", version, entry)
             yield self._file_of(as_add(cdc), "after", version, entry)
@@ -234,7 +233,6 @@ class ChangeTable(SourceTable):
         return self._described_anew(with_text_column(snapshot.metadata().json(), CHANGE_TYPE))
 
     def _scanned(self, files: Sequence[ChangeFile], scan: Mapping[str, list[int]], version: int) -> DataFrame:
-        """The rows of one scan, each file of which is given once."""
         frame = self.scan([files[places[0]] for places in scan.values()], version)
         file, row = place_columns(list(scan), F.col("_metadata.row_index"))
         frame = frame.select("*", file.alias(_PLACE), row)
@@ -288,7 +286,6 @@ def _whole_kind(file: ChangeFile) -> int:
 
 
 def _by_file(scan: Mapping[str, list[int]], value: Callable[[list[int]], int]) -> Column:
-    """A number by the file of a row."""
     values = [value(places) for places in scan.values()]
     return F.element_at(F.lit(values), F.col(_PLACE) + 1) if values else F.lit(-1)
 

@@ -305,7 +305,6 @@ class SnapshotSource(FileSource):
         *,
         judged: bool = False,
     ) -> Slice:
-        """The slice of a snapshot, with that of the one before it."""
         newest, before = self._newest(elements), None
         if newest is not None:
             files: list[FileRange] = newest.files
@@ -381,7 +380,6 @@ class SnapshotSource(FileSource):
             raise self._refused(name, f"{place}: {row['reason']}", way_out)
 
     def _check_keys(self, rows: DataFrame, labels: Sequence[str], name: str) -> None:
-        """Refuse a snapshot in which a row has no key, or several have one."""
         columns = [F.col(quoted(one)) for one in self.snapshots.key]
         nulls = rows.where(reduce(lambda a, b: a | b, [one.isNull() for one in columns])).limit(1).collect()
         if nulls:

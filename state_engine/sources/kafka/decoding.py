@@ -276,7 +276,6 @@ def _utf8(text: bytes | None) -> str | None:
 
 
 def record_schema() -> T.StructType:
-    """Of records, with their hidden columns."""
     fields = [*RECORD_FIELDS, (FILE_COLUMN, "int"), (ROW_COLUMN, "bigint")]
     return cast(
         "T.StructType", T.StructType.fromDDL(", ".join(f"{quoted(name)} {kind}" for name, kind in fields))

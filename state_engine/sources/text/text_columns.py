@@ -94,7 +94,6 @@ def csv_column(name: str, kind: TypeInformation, rules: TextRules) -> ColumnRead
 
 
 def json_column(name: str, kind: TypeInformation, rules: TextRules) -> ColumnReader:
-    """Reads values that ``json_decoder`` gave."""
     fast, plain = _fast(kind, rules)
     p, arrow, text_type = pa.types, kind.arrow, str
     if p.is_boolean(arrow):
@@ -107,7 +106,6 @@ def json_column(name: str, kind: TypeInformation, rules: TextRules) -> ColumnRea
 def _fast(
     kind: TypeInformation, rules: TextRules
 ) -> tuple[Callable[[pa.Array], pa.Array] | None, str | None]:
-    """What converts plain texts of a type, and what is plain."""
     p, arrow = pa.types, kind.arrow
     if p.is_string(arrow):
         return _same, None

@@ -517,7 +517,6 @@ def _local(at: datetime, zone: tzinfo | None) -> datetime:
 
 
 def _json_time(kind: TypeInformation, rules: TextRules) -> Reader:
-    """What reads a number as a date or a time."""
     if pa.types.is_date(kind.arrow):
         return _days if rules.numbers == "days" else _no_days
     if kind.arrow.tz is None or rules.numbers == "days":

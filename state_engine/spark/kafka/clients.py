@@ -66,7 +66,6 @@ class KafkaError(Exception):
 
     @property
     def is_absent(self) -> bool:
-        """Whether there is no such topic."""
         return self.kind in _ABSENT
 
 

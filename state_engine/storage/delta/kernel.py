@@ -405,7 +405,6 @@ class DeltaKernel:
         return self._commit(uri, begin, actions, upon=before)
 
     def _begin_from(self, uri: str) -> Any:
-        """The snapshot that a commit is made for."""
         try:
             snapshot = self._snapshots.newest(uri)
         except StatelakeError as error:

@@ -48,14 +48,12 @@ class KernelClasses:
         self.array_list, self.hash_map = known("java.util.ArrayList"), known("java.util.HashMap")
 
     def list(self, values: Iterable[Any]) -> Any:
-        """A ``java.util.ArrayList``."""
         made = self.array_list()
         for value in values:
             made.add(value)
         return made
 
     def map(self, values: Mapping[str, Any]) -> Any:
-        """A ``java.util.HashMap``."""
         made = self.hash_map()
         for key, value in values.items():
             made.put(key, value)

@@ -70,7 +70,6 @@ class LogCommit:
 
     @property
     def transactions(self) -> dict[str, int]:
-        """The version that each application committed with it."""
         return {txn["appId"]: int(txn["version"]) for txn in self.of("txn")}
 
     @property
@@ -80,7 +79,6 @@ class LogCommit:
 
     @property
     def operation(self) -> str:
-        """Delta's name of what was done."""
         return next((info.get("operation") or "" for info in self.of("commitInfo")), "")
 
     @property

@@ -124,8 +124,6 @@ class Snapshots:
 
 @dataclass(frozen=True)
 class _NamesOnDisk:
-    """The names in a log, each looked up when it is asked for."""
-
     log: Path
 
     def exists(self) -> bool:

@@ -133,7 +133,6 @@ class LocalCopies:
         return sum(status.st_size for _, status in self._stored())
 
     def _stored(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """All copies in the directory, of all jobs."""
         for copy in self.place.glob(f"*/*/*{SUFFIX}"):
             with suppress(FileNotFoundError):
                 yield copy, copy.stat()

@@ -132,7 +132,6 @@ class OperatorCopies:
         return BlockFile(path, of=of)
 
     def drop(self, name: str) -> None:
-        """Delete a copy that is damaged."""
         with suppress(OSError):
             (self._directory / name).unlink()
 

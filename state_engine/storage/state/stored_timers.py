@@ -96,7 +96,6 @@ class StoredTimers:
 
     @cached_property
     def _sources(self) -> list[TimersOfFile]:
-        """The files that may hold timers."""
         return [timers_of(file) for file in self._files]
 
     def _since(

@@ -65,7 +65,6 @@ class _RowGroup:
         )
 
     def may_be(self, domain: str) -> bool:
-        """Whether there may be a timer of the domain."""
         return self.domains is None or self.domains[0] <= domain <= self.domains[1]
 
     def first(self, since_ms: int) -> int:
@@ -131,7 +130,6 @@ class _Stretch:
     columns: TimerColumns | None = None
 
     def first(self, since_ms: int) -> int:
-        """As of ``_RowGroup``."""
         return max(self.start_ms, since_ms)
 
 

@@ -66,7 +66,6 @@ class Mount:
 
 
 def mounts() -> list[Mount]:
-    """All mounted file systems of this machine."""
     partitions = psutil.disk_partitions(all=True)
     return [Mount(path=Path(part.mountpoint), type=part.fstype) for part in partitions]
 

@@ -71,7 +71,6 @@ def local_path(uri: str) -> Path:
 
 
 def join(uri: str, *parts: str) -> str:
-    """Append path components."""
     return "/".join([uri, *parts])
 
 

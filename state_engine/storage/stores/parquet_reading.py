@@ -159,7 +159,6 @@ class OpenParquet:
             )
 
     def close(self) -> None:
-        """Let go of the file."""
         self._file.close(force=True)
 
     def _whole(self, table: pa.Table, rows: int) -> pa.Table:

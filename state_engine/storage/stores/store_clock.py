@@ -47,7 +47,6 @@ class StoreClock:
         return self._known[0] + passed // 1_000_000
 
     def now(self) -> datetime:
-        """The same as a point in time."""
         return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
 
     def saw(self, written_ms: int) -> None:
