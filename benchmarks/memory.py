@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+
+def forget() -> None:
+    """Count the largest memory of processes that this one started anew, from what they have now."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(OSError):  # it has ended
+            Path(f"/proc/{process.pid}/clear_refs").write_text("5")
 
 
 def peaks() -> dict[str, int]:

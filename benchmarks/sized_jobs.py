@@ -1,8 +1,9 @@
 """Jobs that are given a large state, so that micro-batches upon it can be measured and profiled.
 
 Every job holds the state of ``keys`` keys, a base written by ``bootstrap``, and takes micro-batches of a few events of
-keys chosen at random. ``Counting`` holds a number a key; ``Waiting`` a pending timer besides, of which a micro-batch
-reaches as many as it is asked to; ``Mapped`` a map of entries, of which an event changes some.
+keys chosen at random. ``Counting`` holds a number a key, and ``TOTALS``, in its place, a declared aggregate;
+``Waiting`` a pending timer besides, of which a micro-batch reaches as many as it is asked to; ``Mapped`` a map of
+entries, of which an event changes some.
 """
 
 from __future__ import annotations
@@ -30,13 +31,21 @@ from state_engine import (
     StateEngine,
     StatefulJob,
     ValueStateDescriptor,
+    count,
+    sum_,
 )
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.type_parsing import to_type
+from state_engine.operators.aggregates.declarations import Aggregate
+from state_engine.operators.aggregates.plan import plan
 
 START_MS = 1_700_000_000_000
 SLOT_MS = 1000
 """Event time between two timers."""
 _STRIDE = 7919
 _SCHEMA = "k bigint, changed bigint, ts timestamp"
+TOTALS: dict[str, Aggregate] = {"n": count(), "total": sum_("changed")}
+"""Aggregates, in place of a function."""
 
 
 class Counting(KeyedProcessFunction):
@@ -99,7 +108,7 @@ class SizedJob:
     Args:
         spark: session.
         directory: for input, state and sink.
-        function: one of this module's.
+        function: one of this module's, or ``TOTALS``.
         keys: that have state.
         entries: of each key's map, for ``Mapped``.
         max_parallelism: key groups, each with a file of the base; None for the default.
@@ -123,7 +132,11 @@ class SizedJob:
         self.job = StatefulJob("sized", parallelism=PARALLELISM, max_parallelism=max_parallelism)
         source = FileSource(str(self._input), schema=_SCHEMA)
         keyed = self.job.source("events", source, event_time="ts").key_by("k")
-        kept = keyed.process(function, uid="kept", output_type="k bigint, n bigint")
+        self._totals = function is TOTALS
+        if self._totals:
+            kept = keyed.aggregate(n=TOTALS["n"], total=TOTALS["total"]).uid("kept")
+        else:
+            kept = keyed.process(function, uid="kept", output_type="k bigint, n bigint")
         kept.sink("out", DeltaSink(str(directory / "out")))
         local_copies = local_copies or LocalCopies(str(directory / "copies"))
         self.engine = StateEngine(directory / "root", spark, local_copies=local_copies)
@@ -137,6 +150,13 @@ class SizedJob:
         if isinstance(function, Mapped):
             parts = keys.selectExpr("k", f"explode(sequence(0L, {entries - 1}L)) AS map_key", "1L AS value")
             processor.bootstrap({"kept": {"parts": parts}}, clock=START_MS)
+            return
+        if self._totals:
+            one = "named_struct('rows', 1L, 'sum_changed', named_struct('total', 1L, 'values', 1L)) AS value"
+            columns = to_type(_SCHEMA, parameter="events")
+            assert isinstance(columns, StructType)
+            state = plan(TOTALS, columns).state
+            processor.bootstrap({"kept": {state: keys.selectExpr("k", one)}}, clock=START_MS)
             return
         slots = f"{START_MS}L + (k * {_STRIDE} % {self.keys}) * {SLOT_MS} AS at"
         timers = {"kept": {"event": keys.selectExpr("k", slots)}}
@@ -181,7 +201,7 @@ class SizedJob:
         self.engine.compact(self.job)
 
     def check_counts(self, *, events: int | None = None) -> None:
-        """Compare what ``Counting`` holds with the events that there were, and one a key in the beginning.
+        """Compare what ``Counting`` or ``TOTALS`` hold with all events, and one a key in the beginning.
 
         Args:
             events: in place of all that there were.
@@ -189,8 +209,9 @@ class SizedJob:
         Raises:
             UnequalResultsError: the numbers of all keys are not that many.
         """
-        numbers = self.engine.read_state(self.job, "kept", "number")
-        (row,) = numbers.selectExpr("count(*) AS keys", "sum(value) AS events").collect()
+        state, number = ("aggregates", "value.rows") if self._totals else ("number", "value")
+        numbers = self.engine.read_state(self.job, "kept", state)
+        (row,) = numbers.selectExpr("count(*) AS keys", f"sum({number}) AS events").collect()
         wanted = self.keys + (self.events if events is None else events)
         if (row["keys"], row["events"]) != (self.keys, wanted):
             raise UnequalResultsError(

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import large_state, micro_batches, start
 from benchmarks.comparison import OnStep, Plan
 from benchmarks.figures import Comparison, Fact, Figures, Timed
-from benchmarks.parts import catch_up, new_keys, operations, reference, running_aggregate, windows
+from benchmarks.parts import catch_up, growth, new_keys, operations, reference, running_aggregate, windows
 
 EDGE = 50
 """Of a thousand micro-batches, as many of the last are compared with as many of the first."""
@@ -221,6 +221,39 @@ PARTS: dict[str, Part] = {
         _micro_batches,
         {"batches": 1_000, "events": 1_000, "keys": 100_000, "warm_up": 50, "every": 100, "edge": EDGE},
         {"batches": 4, "events": 50, "keys": 20, "warm_up": 0, "every": 2, "edge": 2},
+    ),
+    "G": Part(
+        "growth",
+        60,
+        growth.measure,
+        {
+            "keys": [10_000_000, 100_000_000],
+            "events": [1_000, 100_000],
+            "rounds": 7,
+            "warm_up": 4,
+            "core_sizes": {
+                "columns": {"events": 1_000_000, "keys": 100_000, "rounds": 5, "warm_up": 3},
+                "totals": {
+                    "events": 10_000_000,
+                    "keys": 1_000_000,
+                    "batches": 10,
+                    "rounds": 1,
+                    "warm_up": 1,
+                },
+            },
+            "core_rounds": 3,
+        },
+        {
+            "keys": [100, 1_000],
+            "events": [20, 50],
+            "rounds": 2,
+            "warm_up": 0,
+            "core_sizes": {
+                "columns": {"events": 400, "keys": 40, "rounds": 1, "warm_up": 0},
+                "totals": {"events": 400, "keys": 40, "batches": 2, "rounds": 1, "warm_up": 0},
+            },
+            "core_rounds": 1,
+        },
     ),
     "operations": Part(
         "recovery, savepoint, rescale, restore and compaction",

@@ -10,6 +10,7 @@ from benchmarks import micro_batches
 from benchmarks.figures import Figures
 from benchmarks.large_state import keys_name, timers_name
 from benchmarks.parts.catch_up import BASELINE, THIS
+from benchmarks.parts.growth import ONE, OPERATORS, TWO, compaction_name
 from benchmarks.parts.windows import open_name
 
 Figure = Callable[[Mapping[str, Figures]], float | None]
@@ -134,6 +135,54 @@ _AGGREGATE = (
     "state and 13 % on reading and routing all rows. Outputs take 10 % and numbers for keys 10 %. Two compactions take "
     "a seventh of the processor time of the whole run (decision 0040)."
 )
+_PARQUET = "Every entry is read, sorted and written again: Parquet on two cores."
+_CORES = (
+    "Planning and commits are one after the other, whatever the cores; what runs side by side is the subtasks, and "
+    "what Java does besides."
+)
+
+
+def _growth(few: int, many: int, *sizes: int) -> tuple[Target, ...]:
+    """Those of G: a micro-batch on many keys against few, their compaction, and two cores against one."""
+    batches = tuple(
+        Target(
+            "G",
+            f"{name}, {events:,} events: on {many:,} keys ÷ on {few:,}",
+            ratio("G", f"{name}_{events}", keys_name(many, events), keys_name(few, events)),
+            "≤",
+            2,
+            floor=_COPIES,
+        )
+        for name in OPERATORS
+        for events in sizes
+    )
+    compactions = tuple(
+        Target(
+            "G",
+            f"{name}: {compaction_name(many)}",
+            rate("G", f"{name}_compaction", compaction_name(many)),
+            "≥",
+            1_000_000,
+            "keys/s",
+            floor=_PARQUET,
+        )
+        for name in OPERATORS
+    )
+    memory = tuple(
+        Target(
+            "G",
+            f"{name}: memory of a worker on {many:,} keys ÷ on {few:,}",
+            fact("G", f"{name}_memory_{many}", per=f"{name}_memory_{few}"),
+            "reported",
+        )
+        for name in OPERATORS
+    )
+    cores = tuple(
+        Target("G", f"{what}: one core ÷ two", ratio("G", name, ONE, TWO), "≥", 1.7, floor=_CORES)
+        for name, what in (("columns", "A over columns"), ("totals", "C"))
+    )
+    return batches + compactions + memory + cores
+
 
 TARGETS = (
     Target(
@@ -311,6 +360,7 @@ TARGETS = (
         1.2,
         floor=_LISTINGS,
     ),
+    *_growth(10_000_000, 100_000_000, 1_000, 100_000),
     Target(
         "operations",
         "bytes below the keyed tables that a rescale writes",
@@ -326,7 +376,7 @@ TARGETS = (
         "≥",
         1_000_000,
         "keys/s",
-        floor="Every entry is read, sorted and written again: Parquet on two cores.",
+        floor=_PARQUET,
     ),
 )
 """All of them, in the order of the page."""

@@ -23,7 +23,7 @@ from benchmarks.all.targets import TARGETS, Target
 from benchmarks.figures import Comparison, Fact, Figures, Spread, Timed
 from benchmarks.large_state import keys_name, timers_name
 from benchmarks.micro_batches import FIRST, LAST
-from benchmarks.parts import catch_up
+from benchmarks.parts import catch_up, growth
 from benchmarks.parts.windows import open_name
 
 MACHINE = Machine(2, 23.5, "a processor", {"Spark": "4.2.0", "commit": "abc"})
@@ -32,6 +32,21 @@ MACHINE = Machine(2, 23.5, "a processor", {"Spark": "4.2.0", "commit": "abc"})
 def compared(**seconds: float) -> Comparison:
     """A series of one round each."""
     return Comparison("a title", [Timed(name, [value], 1_000_000) for name, value in seconds.items()])
+
+
+def growing(few: int, many: int) -> Figures:
+    """Figures of part G, such that every target is just met."""
+    comparisons, facts = dict[str, Comparison](), dict[str, Fact]()
+    for name in growth.OPERATORS:
+        for events in (1_000, 100_000):
+            seconds = {keys_name(few, events): 1.0, keys_name(many, events): 2.0}
+            comparisons[f"{name}_{events}"] = compared(**seconds)
+        compaction = Timed(growth.compaction_name(many), [100.0], many)
+        comparisons[f"{name}_compaction"] = Comparison("compaction", [compaction], alike=False)
+        facts |= {f"{name}_memory_{keys}": Fact("memory", 200, "MB") for keys in (few, many)}
+    for program in growth.PROGRAMS:
+        comparisons[program] = compared(**{growth.ONE: 1.7, growth.TWO: 1.0})
+    return Figures(comparisons, facts)
 
 
 def everything() -> dict[str, Figures]:
@@ -63,6 +78,7 @@ def everything() -> dict[str, Figures]:
             facts={"ratio": Fact("ratio", 1.2)},
             curves={"micro-batches": [100, 1000], "median s": [0.2, 0.3]},
         ),
+        "G": growing(10_000_000, 100_000_000),
         "operations": Figures({"full": compared(compaction=1)}, {"rescale_bytes": Fact("rescale", 0, "bytes")}),
     }  # fmt: skip
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,6 +21,30 @@ EVERYWHERE = pytest.mark.parametrize(
     ],
 )
 """Each parallelism on each backend, for a test that takes both; the first ring runs one."""
+
+CUTS = pytest.mark.parametrize("size", [1, pytest.param(99, marks=pytest.mark.more)], ids=["rows", "batches"])
+"""The most rows of a micro-batch, for a test of examples that takes it; the first ring takes row by row."""
+
+
+def together(steps: Sequence[tuple[str, Any]], size: int) -> Iterator[list[tuple[str, Any]]]:
+    """Steps of one micro-batch: at most so many rows, or a watermark ``W 9``, a clock ``C9`` or ``drain`` alone.
+
+    Example:
+        >>> list(together([("a1", 0), ("a2", 0), ("W 9", 0), ("a3", 0)], size=9))
+        [[('a1', 0), ('a2', 0)], [('W 9', 0)], [('a3', 0)]]
+    """
+    batch: list[tuple[str, Any]] = []
+    for step in steps:
+        alone = re.fullmatch(r"[WC] ?-?\d+|drain", step[0]) is not None
+        if batch and (alone or len(batch) == size):
+            yield batch
+            batch = []
+        batch.append(step)
+        if alone:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 class Ran(NamedTuple):

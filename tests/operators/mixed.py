@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -42,6 +42,20 @@ def text_of(value: Any) -> Any:
     if isinstance(value, dict):
         return sorted((repr(key), text_of(of)) for key, of in value.items())
     return repr(value)
+
+
+def forms_of(examples: Mapping[str, Callable[[], Any]]) -> pytest.MarkDecorator:
+    """Each example per element, and over columns where the function that is made for it has such a form.
+
+    A test that takes ``name`` and ``columns``, the share of batches that go over columns.
+    """
+    over_columns = [name for name, make in examples.items() if vectorized_form(make()) is not None]
+    assert over_columns
+    elements = [pytest.param(name, 0.0, id=name) for name in examples]
+    columns = [
+        pytest.param(name, 1.0, id=f"{name}, columns", marks=pytest.mark.more) for name in over_columns
+    ]
+    return pytest.mark.parametrize(("name", "columns"), elements + columns)
 
 
 class Mixed:
@@ -83,13 +97,17 @@ class Mixed:
         self.runs["elements"] += 1
         return self._run(self.make(), rows, **given)
 
-    def _run(self, function: Any, rows: Sequence[Any], **given: Any) -> list[Any]:
+    def _run(
+        self, function: Any, rows: Sequence[Any], *, watermark: int | None = None, **given: Any
+    ) -> list[Any]:
         assert function is not None
         chosen = self.options(self.rng.choice([1, 2, 7]))
         if self.stored is None:
             harness = KeyedHarness(function, **chosen)
         else:
             harness = KeyedHarness.restored(function, self.stored, **chosen)
+        if watermark is not None:
+            harness.set_watermark(watermark)
         outputs = harness.process(rows, **given)
         self.stored, self.state = harness.snapshot(), state_of(harness)
         self.times = harness.output_timestamps

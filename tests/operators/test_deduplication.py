@@ -26,7 +26,8 @@ from state_engine.operators.idle_keys import ForgetsIdleKeys, IdleTime
 from state_engine.operators.lateness import Lateness
 from state_engine.state_tables.delta import DeltaStateTable
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
-from tests.operators.any_cut import EVERYWHERE, Ran, at_any_cut
+from tests.operators.any_cut import CUTS, EVERYWHERE, Ran, at_any_cut
+from tests.operators.mixed import Mixed, forms_of
 from tests.operators.windows.models import watermarks_before
 from tests.operators.windows.test_windows import SEEDS
 
@@ -129,18 +130,26 @@ VECTORS: dict[str, tuple[Function, int | None, list[Step]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.internal_errors
 @EVERYWHERE
-@pytest.mark.parametrize("name", VECTORS)
-def test_examples_with_a_restore_between_every_two_steps(name: str, parallelism: int, backend: Any) -> None:
+@CUTS
+@forms_of({name: function for name, (function, *_) in VECTORS.items()})
+def test_examples_with_a_restore_between_every_two_batches(
+    name: str, columns: float, size: int, parallelism: int, backend: Any
+) -> None:
     function, bound, steps = VECTORS[name]
-    by = options(parallelism, backend, max_out_of_orderness_ms=bound)
-    run = KeyedHarness(function(), **by)
+    types = {"key_type": str, "input_type": COLUMNS, "output_type": COLUMNS}
+    by = {**options(parallelism, backend, max_out_of_orderness_ms=bound), **types}
+    run = Mixed(function, random.Random(0), lambda _: by, columns=columns)
     for given, expected in steps:
         if isinstance(given, int):
-            run.set_watermark(given)
-        outputs = run.process([] if isinstance(given, int) else given)
-        assert sorted(outputs, key=repr) == sorted(expected, key=repr)
-        run = KeyedHarness.restored(function(), run.snapshot(), **by)
+            outputs = run.process([], watermark=given)
+        else:
+            outputs = [one for at in range(0, len(given), size) for one in run.process(given[at : at + size])]
+        came = [(row.get_row_kind(), tuple(row)) for row in outputs]
+        wanted = [one if isinstance(one[0], RowKind) else (INSERT, one) for one in expected]
+        assert sorted(came, key=repr) == sorted([(kind, tuple(row)) for kind, row in wanted], key=repr)
+    assert not run.runs["elements" if columns else "columns"]
 
 
 # -- random streams ----------------------------------------------------------------------------------------------------

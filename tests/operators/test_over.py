@@ -31,7 +31,8 @@ from state_engine.operators.lateness import Lateness
 from state_engine.operators.over import Over, WhenOut
 from state_engine.operators.over_rows import level_of
 from state_engine.testing import KeyedHarness
-from tests.operators.any_cut import EVERYWHERE, at_any_cut
+from tests.operators.any_cut import CUTS, EVERYWHERE, at_any_cut
+from tests.operators.mixed import Mixed, forms_of
 
 ROW = "k string, v bigint, at bigint"
 LATE = OutputTag("late", ROW)
@@ -68,49 +69,57 @@ def clock(text: str) -> int:
 TILED = [(1, clock(at)) for at in ("11:04:59", "11:05:00", "11:07:30", "12:07:00", "12:10:00")]
 
 
+VECTORS: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "rows": (
+        {"n": count(last_rows=3), "s": sum_("v", last_rows=3)},
+        [
+            ([1, 1, 1, 2, 2, 2], 2, [(1, 1), (2, 2), (3, 3), (3, 4), (3, 5), (3, 6)]),
+            ([3, 3, 3, 4, 4, 4, 5, 6], 6, [(3, 7), (3, 8), (3, 9), (3, 10), (3, 11), (3, 12), (3, 13), (3, 15)]),
+        ],
+    ),
+    "peers": (
+        {"n": count(last=0), "s": sum_("v", last=1)},
+        [([1, 1, 3, 2], 3, [(2, 2), (2, 2), (1, 4), (1, 5)]), ([5, 4], 5, [(1, 7), (1, 9)])],
+    ),
+    "all": (
+        {"n": count(), "s": sum_("v")},
+        [
+            ([(1, 5), (1, 2), (2, 2), (3, 2)], 20, [(3, 6)] * 3 + [(4, 7)]),
+            ([(4, 21), (5, 22), (6, 22), (7, 22)], 30, [(5, 11)] + [(8, 29)] * 3),
+        ],
+    ),
+    "tile": (
+        {"n": count(last="1 h"), "tile": 5 * MINUTE},
+        [(TILED, clock("12:10:00"), [(1,), (2,), (3,), (3,), (2,)])],
+    ),
+    "without tile": (
+        {"n": count(last="1 h")}, [(TILED, clock("12:10:00"), [(1,), (2,), (3,), (2,), (2,)])],
+    ),
+    "distinct": (
+        {"d": count_distinct("v")},
+        [([(None, 1), (None, 2), (7, 4), (7, 5), (8, 7), (None, 10)], 10, [(n,) for n in (0, 0, 1, 1, 2, 2)])],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.internal_errors
 @EVERYWHERE
-@pytest.mark.parametrize(
-    ("aggregates", "steps"),
-    [
-        (
-            {"n": count(last_rows=3), "s": sum_("v", last_rows=3)},
-            [
-                ([1, 1, 1, 2, 2, 2], 2, [(1, 1), (2, 2), (3, 3), (3, 4), (3, 5), (3, 6)]),
-                ([3, 3, 3, 4, 4, 4, 5, 6], 6, [(3, 7), (3, 8), (3, 9), (3, 10), (3, 11), (3, 12), (3, 13), (3, 15)]),
-            ],
-        ),
-        (
-            {"n": count(last=0), "s": sum_("v", last=1)},
-            [([1, 1, 3, 2], 3, [(2, 2), (2, 2), (1, 4), (1, 5)]), ([5, 4], 5, [(1, 7), (1, 9)])],
-        ),
-        (
-            {"n": count(), "s": sum_("v")},
-            [
-                ([(1, 5), (1, 2), (2, 2), (3, 2)], 20, [(3, 6)] * 3 + [(4, 7)]),
-                ([(4, 21), (5, 22), (6, 22), (7, 22)], 30, [(5, 11)] + [(8, 29)] * 3),
-            ],
-        ),
-        (
-            {"n": count(last="1 h"), "tile": 5 * MINUTE},
-            [(TILED, clock("12:10:00"), [(1,), (2,), (3,), (3,), (2,)])],
-        ),
-        (
-            {"d": count_distinct("v")},
-            [([(None, 1), (None, 2), (7, 4), (7, 5), (8, 7), (None, 10)], 10, [(n,) for n in (0, 0, 1, 1, 2, 2)])],
-        ),
-    ],
-    ids=["rows", "peers", "all", "tile", "distinct"],
-)  # fmt: skip
-def test_examples_with_a_restore_between_every_two_rows(
-    aggregates: dict[str, Any], steps: list[Any], backend: Any, parallelism: int
+@CUTS
+@forms_of({name: partial(over, **aggregates) for name, (aggregates, _) in VECTORS.items()})
+def test_examples_with_a_restore_between_every_two_batches(
+    name: str, columns: float, size: int, backend: Any, parallelism: int
 ) -> None:
-    given = options(parallelism=parallelism, backend=backend)
-    run = KeyedHarness(over(**aggregates), **given)
+    aggregates, steps = VECTORS[name]
+    make = partial(over, **aggregates)
+    types = {"key_type": str, "input_type": ROW, "output_type": make()._plan.output_type}
+    given = options(parallelism=parallelism, backend=backend, **types)
+    run = Mixed(make, random.Random(0), lambda _: given, columns=columns)
     for times, watermark, expected in steps:
-        for one in times:
-            run.process([("k", *(one if isinstance(one, tuple) else (one, one)))])
-            run = KeyedHarness.restored(over(**aggregates), run.snapshot(), **given)
-        assert [row[3:] for row in reach(run, watermark)] == expected
+        rows = [("k", *(one if isinstance(one, tuple) else (one, one))) for one in times]
+        for at in range(0, len(rows), size):
+            assert run.process(rows[at : at + size]) == []
+        assert [tuple(row)[3:] for row in run.process([], watermark=watermark)] == expected
+    assert not run.runs["elements" if columns else "columns"]
 
 
 # -- random streams ------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.operators.lateness import Lateness
 from state_engine.operators.sequence import Sequences, SequenceSettings
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
-from tests.operators.any_cut import EVERYWHERE, at_any_cut
+from tests.operators.any_cut import CUTS, EVERYWHERE, at_any_cut
 from tests.operators.test_over import accepted_rows
 
 ROW = "k string, v string, at bigint"
@@ -89,13 +89,16 @@ def rows_of(text: str) -> list[Given]:
 
 
 @EVERYWHERE
+@CUTS
 @pytest.mark.parametrize("name", VECTORS)
-def test_examples_with_a_restore_between_every_two_rows(name: str, backend: Any, parallelism: int) -> None:
+def test_examples_with_a_restore_between_every_two_batches(
+    name: str, size: int, backend: Any, parallelism: int
+) -> None:
     steps, more, text, expected = VECTORS[name]
     given, outputs = options(parallelism=parallelism, backend=backend), []
-    run = KeyedHarness(sequences(*steps, **more), **given)
-    for row in rows_of(text):
-        outputs += run.process([row])
+    run, rows = KeyedHarness(sequences(*steps, **more), **given), rows_of(text)
+    for at in range(0, len(rows), size):
+        outputs += run.process(rows[at : at + size])
         run = KeyedHarness.restored(sequences(*steps, **more), run.snapshot(), **given)
     outputs += run.drain()
     assert [plain(output) for output in outputs] == expected

@@ -17,7 +17,7 @@ from state_engine.operators.lateness import TOO_LATE
 from state_engine.operators.silence import Silence
 from state_engine.state_tables.delta import DeltaStateTable
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
-from tests.operators.any_cut import EVERYWHERE, at_any_cut
+from tests.operators.any_cut import CUTS, EVERYWHERE, at_any_cut
 from tests.operators.test_deduplication import Event, options
 from tests.operators.windows.models import watermarks_before
 from tests.operators.windows.test_windows import SEEDS
@@ -42,8 +42,9 @@ def plain(outputs: list[Any]) -> list[tuple[Any, ...]]:
 
 
 @EVERYWHERE
+@CUTS
 def test_a_key_is_silent_behind_its_last_row_with_a_restore_between_every_two_steps(
-    parallelism: int, backend: Any
+    size: int, parallelism: int, backend: Any
 ) -> None:
     steps: list[tuple[list[int], int, list[Any]]] = [
         ([5, 15], 15, []), ([], 16, []), ([12], 24, []), ([], 25, [("a", 15, None, 1)]), ([], 99, []),
@@ -52,10 +53,13 @@ def test_a_key_is_silent_behind_its_last_row_with_a_restore_between_every_two_st
     more: dict[str, Any] = {"parallelism": parallelism, "backend": backend}
     run = KeyedHarness(silence(back=True, take=["v"]), **options(**more))
     for times, watermark, expected in steps:
-        outputs = run.process([Event("a", n, at) for n, at in enumerate(times)])
-        run.set_watermark(watermark)
-        assert plain([*outputs, *run.process([])]) == expected
-        run = KeyedHarness.restored(silence(back=True, take=["v"]), run.snapshot(), **options(**more))
+        rows, outputs = [Event("a", n, at) for n, at in enumerate(times)], list[Any]()
+        for batch in [*(rows[at : at + size] for at in range(0, len(rows), size)), []]:
+            if not batch:
+                run.set_watermark(watermark)
+            outputs += run.process(batch)
+            run = KeyedHarness.restored(silence(back=True, take=["v"]), run.snapshot(), **options(**more))
+        assert plain(outputs) == expected
 
 
 def stream(seed: int, count: int = 40) -> list[Event]:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine import EmbeddedRocksDBStateBackend
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.map_state import MapState
 from state_engine.core.types.row import Row, RowKind
 from state_engine.operators.top_n import ROWS, TOP, TopN
 from state_engine.testing import KeyedHarness
+from tests.operators.any_cut import CUTS, EVERYWHERE
 from tests.operators.histories import (
     DELETE,
     INSERT,
@@ -94,16 +94,19 @@ def test_only_ranks_that_change_are_written(monkeypatch: pytest.MonkeyPatch) -> 
 NAMES = "id bigint, name string, score double"
 
 
-def listed(top: TopN, rows: list[Row], *, backend: Any = None) -> list[list[str]]:
-    """What each row changes, as ``+I 1 12 #1`` of name, score and rank; with a restore between any two rows."""
+def listed(
+    top: TopN, rows: list[Row], *, size: int = 1, parallelism: int = 1, backend: Any = None
+) -> list[list[str]]:
+    """What each batch changes, as ``+I 1 12 #1`` of name, score and rank; with a restore between any two."""
     options: dict[str, Any] = {
         "key_by": lambda row: row.id,
         "backend": backend,
+        "parallelism": parallelism,
         "changing": top.accepts_changes,
     }
     harness, changes = KeyedHarness(top, **options), []
-    for row in rows:
-        changes.append([spelled(*output) for output in harness.process([row])])
+    for at in range(0, len(rows), size):
+        changes.append([spelled(*output) for output in harness.process(rows[at : at + size])])
         harness = KeyedHarness.restored(top, harness.snapshot(), **options)
     return changes
 
@@ -119,36 +122,54 @@ def scores(*given: tuple[str, float | None] | tuple[str, float | None, RowKind])
     return [of_kind(kind, id=1, name=name, score=score) for name, score, kind in rows]
 
 
-@pytest.mark.parametrize("backend", [None, EmbeddedRocksDBStateBackend()], ids=["heap", "rocksdb"])
-def test_changes_come_out_by_rank(backend: Any) -> None:
-    top = TopN(NAMES, 2, by="score", key=["id"], ascending=True)
-    rows = scores(("1", 12), ("2", 19), ("3", 19), ("4", 11), ("5", 11))
-    assert listed(top, rows, backend=backend) == [
-        ["+I 1:12 #1"],
-        ["+I 2:19 #2"],
-        [],
-        ["-U 1:12 #1", "+U 4:11 #1", "-U 2:19 #2", "+U 1:12 #2"],
-        ["-U 1:12 #2", "+U 5:11 #2"],
-    ]
+FIVE = scores(("1", 12), ("2", 19), ("3", 19), ("4", 11), ("5", 11))
+VECTORS: dict[str, tuple[dict[str, Any], list[Row], list[list[str]]]] = {
+    "by rank": (
+        {"ascending": True}, FIVE,
+        [["+I 1:12 #1"], ["+I 2:19 #2"], [], ["-U 1:12 #1", "+U 4:11 #1", "-U 2:19 #2", "+U 1:12 #2"],
+         ["-U 1:12 #2", "+U 5:11 #2"]],
+    ),
+    "without rank": (
+        {"ascending": True, "rank": False}, FIVE,
+        [["+I 1:12"], ["+I 2:19"], [], ["-D 2:19", "+I 4:11"], ["-D 1:12", "+I 5:11"]],
+    ),
+    "without rank, a lesser one": (
+        {"ascending": True, "rank": False}, scores(("1", 12), ("2", 19), ("4", 11), ("5", 10)),
+        [["+I 1:12"], ["+I 2:19"], ["-D 2:19", "+I 4:11"], ["-D 1:12", "+I 5:10"]],
+    ),
+    "taken back": (
+        {"ascending": True, "keep_all": True},
+        scores(("1", 12), ("2", 19), ("4", 11), ("1", 12, UPDATE_BEFORE), ("5", 11)),
+        [["+I 1:12 #1"], ["+I 2:19 #2"], ["-U 1:12 #1", "+U 4:11 #1", "-U 2:19 #2", "+U 1:12 #2"],
+         ["-U 1:12 #2", "+U 2:19 #2"], ["-U 2:19 #2", "+U 5:11 #2"]],
+    ),
+    "left, then deleted": (  # FLINK-27418: it does not come back
+        {"n": 1, "keep_all": True}, scores(("a", 5), ("b", 7), ("a", 5, DELETE), ("b", 7, DELETE)),
+        [["+I a:5 #1"], ["-U a:5 #1", "+U b:7 #1"], [], ["-D b:7 #1"]],
+    ),
+    "nulls and NaN": (
+        {}, scores(("1", None), ("2", 5), ("3", NAN), ("4", 3)),
+        [["+I 1:null #1"], ["-U 1:null #1", "+U 2:5 #1", "+I 1:null #2"],
+         ["-U 2:5 #1", "+U 3:nan #1", "-U 1:null #2", "+U 2:5 #2"], []],
+    ),
+    "nulls and NaN, ascending": (
+        {"ascending": True}, scores(("1", None), ("2", 5), ("3", NAN), ("4", 3)),
+        [["+I 1:null #1"], ["+I 2:5 #2"], [], ["-U 2:5 #2", "+U 4:3 #2"]],
+    ),
+}  # fmt: skip
 
 
-def test_without_rank_only_rows_that_come_and_go_come_out() -> None:
-    """Flink's TopNFunctionTestBase.testDisableGenerateUpdateBefore."""
-    top = TopN(NAMES, 2, by="score", key=["id"], ascending=True, rank=False)
-    rows = scores(("1", 12), ("2", 19), ("3", 19), ("4", 11), ("5", 11))
-    changes = [["+I 1:12"], ["+I 2:19"], [], ["-D 2:19", "+I 4:11"], ["-D 1:12", "+I 5:11"]]
-    assert listed(top, rows) == changes
-    assert listed(top, scores(("1", 12), ("2", 19), ("4", 11), ("5", 10)))[-1] == ["-D 1:12", "+I 5:10"]
-
-
-def test_a_row_that_is_taken_back_lets_the_next_one_in() -> None:
-    """Flink's RetractableTopNFunctionTest, and FLINK-27418: a row that has left and is deleted does not come back."""
-    top = TopN(NAMES, 2, by="score", key=["id"], ascending=True, keep_all=True)
-    rows = scores(("1", 12), ("2", 19), ("4", 11), ("1", 12, UPDATE_BEFORE), ("5", 11))
-    assert listed(top, rows)[-2:] == [["-U 1:12 #2", "+U 2:19 #2"], ["-U 2:19 #2", "+U 5:11 #2"]]
-    only = TopN(NAMES, 1, by="score", key=["id"], keep_all=True)
-    rows = scores(("a", 5), ("b", 7), ("a", 5, DELETE), ("b", 7, DELETE))
-    assert listed(only, rows) == [["+I a:5 #1"], ["-U a:5 #1", "+U b:7 #1"], [], ["-D b:7 #1"]]
+@EVERYWHERE
+@CUTS
+@pytest.mark.parametrize("name", VECTORS)
+def test_examples_with_a_restore_between_every_two_batches(
+    name: str, size: int, parallelism: int, backend: Any
+) -> None:
+    """Those of Flink's ``TopNFunctionTestBase`` and ``RetractableTopNFunctionTest``, and Spark's order of nulls."""
+    given, rows, expected = VECTORS[name]
+    top = TopN(NAMES, **{"n": 2, "by": "score", "key": ["id"], **given})
+    batches_of = expected if size == 1 else [[one for of_row in expected for one in of_row]]
+    assert listed(top, rows, size=size, parallelism=parallelism, backend=backend) == batches_of
 
 
 @pytest.mark.parametrize("keep_all", [False, True])

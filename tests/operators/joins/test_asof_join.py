@@ -2,7 +2,7 @@
 
 ``l5`` is a left row of 5 ms, ``r5`` a version, ``r5:7`` one of the value 7, ``r5-`` its end. ``W 9`` sets the
 watermark. Behind ``→`` stands what has come out since the arrow before: the time of the row, and that of its version or
-``–``, with the value of the version.
+``–``, with the value of the version; and ``=3 =10``, the times of all versions that are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from state_engine.operators.joins.asof_join import AsOfJoin, AsOfSettings
 from state_engine.operators.joins.joined_rows import JoinedRows
 from state_engine.operators.lateness import Lateness
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
-from tests.operators.any_cut import EVERYWHERE, at_any_cut
+from tests.operators.any_cut import CUTS, EVERYWHERE, at_any_cut, together
 from tests.operators.joins import models
 from tests.operators.joins.models import Version
 from tests.operators.joins.test_joins_in_jobs import LATE, ROW, pair_of, row_of, stream_of
@@ -68,6 +68,10 @@ VECTORS: dict[str, tuple[dict[str, Any], str]] = {
     "a version that came late changes": ({}, "l6 r3:3 W 7 → 6,3:3 r3:3-U r3:5+U l9 W 13 → 9,3:5"),
     "at once": ({"emit": "at_once"}, "l3 → 3,– r2 l3 → 3,2 r3 l3 → 3,3 r1 l3 → 3,3"),
     "a null part of a key equals none": ({}, "r1/_ l2/_ W 5 → 2,–/_"),
+    "versions that no row can get": ({}, "r1 r2 r3 r10 W 5 l6 → =3 =10 W 20 → 6,3 l21 → =10 W 21 → 21,10"),
+    "versions behind the tolerance": (
+        {"tolerance_ms": 4}, "r1 r2 r3 r10 W 5 l6 → =3 =10 W 20 → 6,3 l21 → =none W 21 → 21,–",
+    ),
 }  # fmt: skip
 
 
@@ -116,45 +120,34 @@ MORE = pytest.mark.more
 
 
 @EVERYWHERE
+@CUTS
 @pytest.mark.parametrize("name", VECTORS)
-def test_vectors(name: str, parallelism: int, backend: Any) -> None:
+def test_vectors(name: str, size: int, parallelism: int, backend: Any) -> None:
     settings, text = VECTORS[name]
     run = KeyedHarness(join_of(**settings), **options(parallelism, backend))
     outputs = list[Any]()
-    parts = text.replace("W ", "W").split("→")
-    for number, part in enumerate(parts):
-        results = [word for word in part.split() if "," in word]
+    for number, part in enumerate(text.replace("W ", "W").split("→")):
+        results = [word for word in part.split() if "," in word or word.startswith("=")]
         if number:
-            expected = [word.replace("/a", "") for word in results]
+            expected = [word.replace("/a", "") for word in results if "," in word]
             assert Counter(map(shown, outputs)) == Counter(expected), part
+            if versions := {word[1:] for word in results if "," not in word}:
+                assert kept(run) == versions - {"none"}, part
             outputs = []
-        for step in part.split():
-            if step in results:
-                continue
-            if step.startswith("W"):
-                run.set_watermark(int(step[1:]))
+        for steps in together([(word, None) for word in part.split() if word not in results], size):
+            if steps[0][0].startswith("W"):
+                run.set_watermark(int(steps[0][0][1:]))
                 outputs += run.process_pairs([])
             else:
-                outputs += run.process_pairs([given(event_of(step))])
+                outputs += run.process_pairs([given(event_of(step)) for step, _ in steps])
             run = KeyedHarness.restored(join_of(**settings), run.snapshot(), **options(parallelism, backend))
     assert outputs == []
 
 
-def kept(run: KeyedHarness) -> list[int]:
+def kept(run: KeyedHarness) -> set[str]:
+    """The times of versions that are kept."""
     entries = run.snapshot().keyed.entries.get("versions", {})
-    return sorted(at for of_key in entries.values() for at in of_key)
-
-
-@pytest.mark.parametrize(("tolerance", "left"), [(None, [10]), (4, [])])
-def test_versions_that_no_row_can_get_go(tolerance: int | None, left: list[int]) -> None:
-    run = KeyedHarness(join_of(tolerance_ms=tolerance), **options())
-    run.process_pairs([given(event_of(step)) for step in ("r1", "r2", "r3", "r10")])
-    run.set_watermark(5)
-    run.process_pairs([given(event_of("l6"))])
-    assert kept(run) == [3, 10]
-    run.set_watermark(20)
-    run.process_pairs([given(event_of("l21"))])
-    assert kept(run) == left
+    return {str(at) for of_key in entries.values() for at in of_key}
 
 
 @pytest.mark.parametrize(

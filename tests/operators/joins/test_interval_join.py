@@ -2,7 +2,7 @@
 
 ``l5`` is a left row of 5 ms and ``r5/b`` a right one of the key b. ``W 9`` sets the watermark, and ``drain`` ends the
 input. Behind ``→`` stands what has come out since the arrow before: pairs of times in any order, ``–`` for no row,
-``late`` for rows that came too late.
+``late`` for rows that came too late; and ``left=1+2``, the times of rows that are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from state_engine.operators.joins.joined_rows import JoinedRows, JoinResults, Le
 from state_engine.operators.joins.keyed_join import how_of
 from state_engine.operators.lateness import Lateness
 from state_engine.testing import KeyedHarness
-from tests.operators.any_cut import EVERYWHERE, at_any_cut
+from tests.operators.any_cut import CUTS, EVERYWHERE, at_any_cut, together
 from tests.operators.joins import models
 from tests.operators.joins.models import Event
 
@@ -51,15 +51,27 @@ VECTORS: dict[str, tuple[Any, str, str]] = {
         "l1 W 1 r1 l2 r2 W 2 l3 r3 W 3 → 1,2 2,2 2,3 3,2 3,3 late r1 l4 r4 W 4 → 3,4 4,3 4,4",
     ),
     "a left row without partner": (
-        (-9, 5), "left", "l1 r1/b W 5 → W 6 → 1,– W 10 drain →",
+        (-9, 5), "left", "l1 r1/b W 5 → left=1 right=1 W 6 → 1,– left= right=1 W 10 → right= drain →",
     ),
     "a right row without partner": (
-        (-9, 5), "right", f"r1/b W 9 → W 10 → –,1 W 18 {J1} W 100 → 20,25 21,25 21,26 49,40 49,41 50,41 –,39",
+        (-9, 5), "right",
+        f"r1/b W 9 → right=1 W 10 → –,1 right= W 18 {J1} W 100 → 20,25 21,25 21,26 49,40 49,41 50,41 –,39",
     ),
     "both": (
         (-9, 5), "full", f"W 18 {J1} W 100 → 20,25 21,25 21,26 49,40 49,41 50,41 –,39 19,–",
     ),
-    "no partner may be earlier": ((7, 10), "inner", "W 1 r2 W 2 l3 r3 r13 → 3,13 l6 → 6,13"),
+    "what is kept": (
+        (0, 1), "inner",
+        f"{L5} → 1,1 1,2 2,2 2,3 3,3 3,4 4,4 4,5 5,5 W 1 → left=1+2+3+4+5 right=2+3+4+5 W 4 → left=4+5 right=5 "
+        "W 6 → left= right=",
+    ),
+    "no partner may be earlier": (
+        (7, 10), "inner",
+        "W 1 r2 → right= W 2 l3 r3 r13 → 3,13 l6 → 6,13 W 10 → left=3+6 right= W 18 → left= right=",
+    ),
+    "windows by their bounds": (
+        0, "inner", "l9999/a0 l9999/b0 r9999/a0 r19999/a1 → 9999,9999 drain → left= right=",
+    ),
     "a row for which no partner can come any more": ((-9, -5), "left", "W 5 l6 → 6,– W 7 l8 → 8,– l13 → drain → 13,–"),
     "semi": ((-5, 5), "semi", f"{SPARK} → 5,– 7,– drain →"),
     "semi comes with the first partner": ((-5, 5), "semi", "l5 r10 → 5,– r9 → l7 → 7,– l30 drain →"),
@@ -114,7 +126,7 @@ def events_of(text: str) -> list[tuple[str, list[str] | None]]:
     steps: list[tuple[str, list[str] | None]] = []
     for part in text.replace("W ", "W").replace("late ", "late:").split("→"):
         words = part.split()
-        results = [word for word in words if "," in word or word.startswith("late:")]
+        results = [word for word in words if "," in word or "=" in word or word.startswith("late:")]
         if steps:
             steps[-1] = (steps[-1][0], results)
         steps += [(word, None) for word in words if word not in results]
@@ -122,52 +134,40 @@ def events_of(text: str) -> list[tuple[str, list[str] | None]]:
 
 
 @EVERYWHERE
+@CUTS
 @pytest.mark.parametrize("name", VECTORS)
-def test_vectors(name: str, parallelism: int, backend: Any) -> None:
+def test_vectors(name: str, size: int, parallelism: int, backend: Any) -> None:
     within, how, text = VECTORS[name]
     function = join_of(within, how)
     run = KeyedHarness(function, **options(parallelism, backend))
-    outputs, late = list[Any](), list[Any]()
-    for step, expected in events_of(text):
+    outputs, late, expected = list[Any](), list[Any](), list[str]()
+    for steps in together(events_of(text), size):
+        (step, _), *_ = steps
         if step == "drain":
             outputs += run.drain()
         elif step.startswith("W"):
             run.set_watermark(int(step[1:]))
             outputs += run.process_pairs([])
         else:
-            outputs += run.process_pairs([(row_of(step).side, Row(**row_of(step)._asdict()))])
+            rows = [row_of(step) for step, _ in steps]
+            outputs += run.process_pairs([(row.side, Row(**row._asdict())) for row in rows])
         late += run.side_output(LATE)
-        if expected is not None:
+        expected += [result for _, results in steps for result in results or ()]
+        if steps[-1][1] is not None:
             came = [",".join("–" if at is None else str(at) for at in pair(o, "at")) for o in outputs]
             came += [f"late:{'lr'[row.side - 1]}{row.at}" for row in late]
+            came += [kept(run, result) for result in expected if "=" in result]
             assert Counter(came) == Counter(expected), step
-            outputs, late = [], []
+            outputs, late, expected = [], [], []
         run = KeyedHarness.restored(function, run.snapshot(), **options(parallelism, backend))
     assert outputs == late == []
 
 
-def times(run: KeyedHarness, side: str) -> list[int]:
-    kept = run.snapshot().keyed.entries.get(side, {})
-    return sorted(at for entries in kept.values() for at, _ in entries)
-
-
-def test_what_is_kept_and_until_when() -> None:
-    run = KeyedHarness(join_of((0, 1)), **options())
-    run.process_pairs([(row_of(step).side, row_of(step)) for step in L5.split()])
-    for watermark, left, right in ((1, [1, 2, 3, 4, 5], [2, 3, 4, 5]), (4, [4, 5], [5]), (6, [], [])):
-        run.set_watermark(watermark)
-        run.process_pairs([])
-        assert (times(run, "left"), times(run, "right")) == (left, right)
-    run = KeyedHarness(join_of((7, 10)), **options())
-    for step in ["W1", "r2", "W2", "l3", "r3", "r13", "l6", "W10"]:
-        if step.startswith("W"):
-            run.set_watermark(int(step[1:]))
-        run.process_pairs([] if step.startswith("W") else [(row_of(step).side, row_of(step))])
-        assert step != "r2" or times(run, "right") == [], "no partner can come any more"
-    assert (times(run, "left"), times(run, "right")) == ([3, 6], [])
-    run.set_watermark(18)
-    run.process_pairs([])
-    assert times(run, "left") == times(run, "right") == []
+def kept(run: KeyedHarness, result: str) -> str:
+    """The times of rows that are kept of a side, as the result of an example has them."""
+    side = result.partition("=")[0]
+    of_key = run.snapshot().keyed.entries.get(side, {}).values()
+    return f"{side}=" + "+".join(map(str, sorted(at for entries in of_key for at, _ in entries)))
 
 
 def test_a_row_is_not_kept_from_the_watermark_on_at_which_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def test_any_stream_gives_the_join_of_the_model(within: tuple[int, int], how: st
         assert Counter(pair(output, "n") for output in ran.outputs) == expected.pairs, f"seed {seed}"
         assert ran.late == expected.late, f"seed {seed}"
         assert ran.too_late == len(ran.late), f"seed {seed}"
-        assert times(ran.run, "left") == times(ran.run, "right") == [], f"seed {seed}"
+        assert not ran.left, f"seed {seed}"
 
 
 def test_pairs_come_by_the_place_of_the_row_that_came_before() -> None:

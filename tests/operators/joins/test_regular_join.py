@@ -26,7 +26,7 @@ from state_engine.operators.joins.keyed_join import how_of
 from state_engine.operators.joins.regular_join import RegularJoin, RegularSettings
 from state_engine.operators.joins.row_identity import row_identity
 from state_engine.testing import KeyedHarness
-from tests.operators.any_cut import EVERYWHERE
+from tests.operators.any_cut import CUTS, EVERYWHERE, together
 from tests.operators.joins import models
 from tests.operators.joins.models import Change
 
@@ -135,24 +135,26 @@ def steps_of(text: str) -> list[tuple[str, list[str]]]:
     return steps
 
 
-def played(text: str, join: RegularJoin, parallelism: int = 1, backend: Any = None) -> None:
-    """Play steps, with a restore behind each."""
+def played(text: str, join: RegularJoin, parallelism: int = 1, backend: Any = None, *, size: int = 1) -> None:
+    """Play steps, with a restore behind each micro-batch."""
     run = KeyedHarness(join, **options(parallelism, backend))
-    for step, expected in steps_of(text):
-        if step.startswith("C"):
-            run.clock_ms = int(step[1:])
+    for steps in together(steps_of(text), size):
+        if steps[0][0].startswith("C"):
+            run.clock_ms = int(steps[0][0][1:])
             continue
-        outputs = run.process_pairs([step_of(step)])
-        assert list(map(shown, outputs)) == expected, step
+        outputs = run.process_pairs([step_of(step) for step, _ in steps])
+        expected = [result for _, results in steps for result in results]
+        assert list(map(shown, outputs)) == expected, steps
         given = options(parallelism, backend) | {"clock_ms": run.clock_ms}
         run = KeyedHarness.restored(join, run.snapshot(), **given)
 
 
 @EVERYWHERE
+@CUTS
 @pytest.mark.parametrize("name", VECTORS)
-def test_vectors(name: str, parallelism: int, backend: Any) -> None:
+def test_vectors(name: str, size: int, parallelism: int, backend: Any) -> None:
     how, text = VECTORS[name]
-    played(text, join_of(how), parallelism, backend)
+    played(text, join_of(how), parallelism, backend, size=size)
 
 
 def test_joins_of_inserts_give_inserts() -> None:

@@ -6,12 +6,14 @@ the input. Behind ``→`` stands what comes out there: key, aggregate and window
 
 from __future__ import annotations
 
+import random
 import re
+from functools import partial
 from typing import Any, Literal
 
 import pytest
 
-from state_engine import OutputTag, Row, RowKind, sum_
+from state_engine import OutputTag, Row, sum_
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
@@ -26,10 +28,12 @@ from state_engine.operators.windows.window_results import (
     WindowSettings,
 )
 from state_engine.testing import KeyedHarness
-from tests.operators.any_cut import EVERYWHERE
+from tests.operators.any_cut import CUTS, EVERYWHERE, together
+from tests.operators.mixed import Mixed, forms_of
 from tests.operators.windows.test_windows import ms
 
-LATE = OutputTag("late", "k string, v bigint, at bigint")
+COLUMNS = "k string, v bigint, at bigint"
+LATE = OutputTag("late", COLUMNS)
 G = 300_000
 R1 = "b@3999 b@3000 a@20 a@0 a@999 b@1998 b@1999 b@1000"
 S1 = "1000 W 1999 2000 W 4998 4500 8500 W 7400 7000 W 11501"
@@ -125,7 +129,7 @@ VECTORS: dict[str, tuple[Any, Emit | Literal["firings"], int, str]] = {
 
 
 def function_of(windows: Any, emit: Emit | Literal["firings"], lateness: int) -> Any:
-    columns = to_type("k string, v bigint, at bigint", parameter="rows")
+    columns = to_type(COLUMNS, parameter="rows")
     assert isinstance(columns, StructType)
     made = plan({"n": sum_("v")}, columns)
     if emit == "firings":
@@ -152,61 +156,60 @@ def row_of(step: str) -> Row:
     return Row(k=match[1] or "k", v=int(match[2] or 1), at=int(match[3]))
 
 
-class Replayed:
-    """A vector, step by step."""
-
-    def __init__(self, function: Any, **options: Any) -> None:
-        self._options = {"key_by": lambda row: row.k, "timestamp_of": lambda row: row.at, **options}
-        self.run, self.function = KeyedHarness(function, **self._options), function
-
-    def step(self, step: str) -> list[str]:
-        outputs: list[Any]
-        if step.startswith("W "):
-            self.run.set_watermark(int(step[2:]))
-            outputs = self.run.process([])
-        else:
-            outputs = self.run.drain() if step == "drain" else self.run.process([row_of(step)])
-        late = [f"late {row.k}@{row.at}" for row in self.run.side_output(LATE)]
-        return [self._shown(output) for output in outputs] + late
-
-    def restore(self) -> None:
-        self.run = KeyedHarness.restored(self.function, self.run.snapshot(), **self._options)
-
-    def _shown(self, output: Any) -> str:
-        prefix = ""
-        if isinstance(output[0], RowKind):
-            prefix, output = f"{output[0]} ", output[1]
-        k, start, end, n = output
-        return f"{prefix}{k} {n} [{ms(start)},{ms(end)})"
+OPTIONS: dict[str, Any] = {"key_by": lambda row: row.k, "timestamp_of": lambda row: row.at}
+TYPES: dict[str, Any] = {
+    "key_type": str,
+    "input_type": COLUMNS,
+    "output_type": "key string, window_start timestamp, window_end timestamp, n bigint",
+}
 
 
+def shown(output: Row, *, kinds: bool) -> str:
+    k, start, end, n = tuple(output)
+    prefix = f"{output.get_row_kind()} " if kinds else ""
+    return f"{prefix}{k} {n} [{ms(start)},{ms(end)})"
+
+
+@pytest.mark.internal_errors
 @EVERYWHERE
-@pytest.mark.parametrize("name", VECTORS)
-def test_examples_hold_with_a_restore_between_every_two_steps(
-    name: str, parallelism: int, backend: Any
+@CUTS
+@forms_of({name: partial(function_of, *of) for name, (*of, _) in VECTORS.items()})
+def test_examples_hold_with_a_restore_between_every_two_batches(
+    name: str, columns: float, size: int, parallelism: int, backend: Any
 ) -> None:
     windows, emit, lateness, text = VECTORS[name]
-    replayed = Replayed(function_of(windows, emit, lateness), parallelism=parallelism, backend=backend)
-    for number, (step, expected) in enumerate(steps_of(text)):
-        outputs = replayed.step(step)
-        assert sorted(outputs) == sorted(expected), f"step {number}: {step}"
-        replayed.restore()
+    by = {**OPTIONS, **TYPES, "parallelism": parallelism, "backend": backend}
+    make = partial(function_of, windows, emit, lateness)
+    run = Mixed(make, random.Random(0), lambda _: by, late=LATE, columns=columns)
+    for steps in together(steps_of(text), size):
+        (step, _), *_ = steps
+        if step.startswith("W "):
+            outputs = run.process([], watermark=int(step[2:]))
+        elif step == "drain":
+            outputs = run.process([], drain=True)
+        else:
+            outputs = run.process([row_of(step) for step, _ in steps])
+        came = [shown(one, kinds=emit in ("changes", "running")) for one in outputs]
+        came += [f"late {row.k}@{row.at}" for row in run.late]
+        run.late = []
+        assert sorted(came) == sorted(result for _, results in steps for result in results), steps
+    assert run.runs["columns" if columns else "elements"]
 
 
 def test_results_have_the_last_millisecond_of_their_window_as_event_time() -> None:
-    replayed = Replayed(function_of(Tumbling(3000), "final", 100))
-    replayed.step("a@20")
-    replayed.step("W 3099")
-    assert replayed.run.output_timestamps == [2999]
+    run = KeyedHarness(function_of(Tumbling(3000), "final", 100), **OPTIONS)
+    run.process([row_of("a@20")])
+    run.set_watermark(3099)
+    assert len(run.process([])) == 1
+    assert run.output_timestamps == [2999]
 
 
 @pytest.mark.parametrize("windows", [Tumbling(1000), Session(1000)])
 def test_a_row_of_a_window_that_no_timestamp_ends_is_refused_and_no_other(windows: Any) -> None:
-    options: dict[str, Any] = {"key_by": lambda row: row.k, "timestamp_of": lambda row: row.at}
     last, before = row_of("b@253402300799999"), row_of("b@253402300798000")
     with pytest.raises(ValueTypeError, match="reaches out of the years 1 to 9999: filter such rows"):
-        KeyedHarness(function_of(windows, "final", 0), **options).process([last])
-    run = KeyedHarness(function_of(windows, "final", 0), on_error="dead_letter", **options)
+        KeyedHarness(function_of(windows, "final", 0), **OPTIONS).process([last])
+    run = KeyedHarness(function_of(windows, "final", 0), on_error="dead_letter", **OPTIONS)
     assert run.process([last, before]) == []
     assert [refusal.index for refusal in run.refused] == [0]
     assert [n for *_, n in run.drain()] == [1]

@@ -16,9 +16,8 @@ from state_engine.operators.keyed_rows import KeyedRows
 from state_engine.operators.ranking import Ranking
 from state_engine.operators.windows.window_results import RowsWithBounds, WindowSettings
 from state_engine.operators.windows.window_top_n import TopRows
-from state_engine.testing import KeyedHarness
-from tests.operators.any_cut import EVERYWHERE, at_any_cut
-from tests.operators.mixed import check_equal, streams
+from tests.operators.any_cut import CUTS, EVERYWHERE, at_any_cut
+from tests.operators.mixed import Mixed, check_equal, streams
 from tests.operators.windows.models import Event
 from tests.operators.windows.test_functions_of_windows import operator
 from tests.operators.windows.test_windows import ASSIGNERS, BOUND, LATE, SEEDS, ms, options, stream
@@ -70,35 +69,53 @@ def test_the_list_of_each_window_is_that_of_the_model(
         assert ran.left <= ({"closed"} if name == "computed" else set()), f"seed {seed}"
 
 
+@pytest.mark.internal_errors
 @EVERYWHERE
-def test_the_two_least_of_each_window(backend: Any, parallelism: int) -> None:
-    """Flink's WindowRankOperatorTest.testTop2Windows, with a restore between every two steps."""
-    function = function_of(Tumbling(1000), 2, ascending=True, rank=True)
+@CUTS
+@pytest.mark.parametrize("columns", [0.0, pytest.param(1.0, marks=pytest.mark.more)])
+def test_the_two_least_of_each_window(columns: float, size: int, backend: Any, parallelism: int) -> None:
+    """Flink's WindowRankOperatorTest.testTop2Windows, with a restore between every two batches."""
+    make = partial(function_of, Tumbling(1000), 2, ascending=True, rank=True)
     given = {500: "b1 b4 b5 b3 a2 a1 a3 a3", 1500: "b2 a4 a6 a7", 3500: "b7 b8 b1"}
     rows = [Event(one[0], int(one[1:]), 0.0, at) for at, text in given.items() for one in text.split()]
-    of = {"backend": backend, "parallelism": parallelism, "bound": None}
-    run, shown = KeyedHarness(function, **options(**of)), []
-    for row in rows:
-        run.process([row])
-        run = KeyedHarness.restored(function, run.snapshot(), **options(**of))
+    by = {**over_columns(parallelism, backend), "max_out_of_orderness_ms": None}
+    run, shown = Mixed(make, random.Random(0), lambda _: by, late=LATE, columns=columns), []
+    for at in range(0, len(rows), size):
+        run.process(rows[at : at + size])
     for watermark in (999, 1999, 3999):
-        run.set_watermark(watermark)
-        shown.append(sorted((k, rank, v) for k, _, _, rank, v, *_ in run.process([])))
-        run = KeyedHarness.restored(function, run.snapshot(), **options(**of))
+        outputs = map(tuple, run.process([], watermark=watermark))
+        shown.append(sorted((k, rank, v) for k, _, _, rank, v, *_ in outputs))
     run.process([Event("b", 9, 0.0, 3500)])
     assert shown == [
         [("a", 1, 1), ("a", 2, 2), ("b", 1, 1), ("b", 2, 3)],
         [("a", 1, 4), ("a", 2, 6), ("b", 1, 2)],
         [("b", 1, 1), ("b", 2, 7)],
     ]
-    assert len(run.side_output(LATE)) == 1
+    assert len(run.late) == 1
+    assert not run.runs["elements" if columns else "columns"]
 
 
+@pytest.mark.internal_errors
+@EVERYWHERE
+@CUTS
+@pytest.mark.parametrize("columns", [0.0, pytest.param(1.0, marks=pytest.mark.more)])
 @pytest.mark.parametrize(("ascending", "names"), [(False, [NAN, 5.0]), (True, [None, 3.0])])
-def test_null_is_below_every_value_and_nan_above(ascending: bool, names: list[float | None]) -> None:
-    run = KeyedHarness(function_of(Tumbling(10), 2, by="x", ascending=ascending, rank=False), **options())
-    run.process([Row(k="a", v=1, x=x, at=1) for x in (None, 5.0, NAN, 3.0)])
-    assert [repr(x) for _, _, _, _, x, _ in run.drain()] == [repr(x) for x in names]
+def test_null_is_below_every_value_and_nan_above(
+    ascending: bool,
+    names: list[float | None],
+    columns: float,
+    size: int,
+    backend: Any,
+    parallelism: int,
+) -> None:
+    make = partial(function_of, Tumbling(10), 2, by="x", ascending=ascending)
+    by = over_columns(parallelism, backend)
+    run = Mixed(make, random.Random(0), lambda _: by, columns=columns)
+    rows = [Row(k="a", v=1, x=x, at=1) for x in (None, 5.0, NAN, 3.0)]
+    for at in range(0, len(rows), size):
+        run.process(rows[at : at + size])
+    assert [repr(tuple(row)[5]) for row in run.process([], drain=True)] == [repr(x) for x in names]
+    assert not run.runs["elements" if columns else "columns"]
 
 
 TUMBLING = [name for name, (windows, _) in ASSIGNERS.items() if isinstance(windows, Tumbling)]
