@@ -225,8 +225,9 @@ class StateEngine:
         or a subtask show.
 
         Args:
-            sample: also run today's code over so many recorded rows at most, unless a run is refused: whole
-                micro-batches, newest first, with the state that they had. Starts Spark for what needs it.
+            sample: also run today's code over so many recorded rows at most, unless a run is refused: the newest
+                micro-batches, with the state that they had; of one with more rows, some keys. Starts Spark for what
+                needs it.
             parameters, clock: as for ``run``.
 
         Raises:

@@ -1,15 +1,16 @@
 """A sample: today's code over the last recorded micro-batches, each with the state that it had, beside the record.
 
-A micro-batch runs as an attempt does, in a directory of its own, and is never committed. It is run as a whole, so all
-rows of its keys are in it. Rows that it stages for sinks, and entries of states that it writes, are compared as
-multisets. Nothing needs Spark but DataFrame code, and sources that only Spark reads. Flink has no counterpart.
+A micro-batch runs as an attempt does, in a directory of its own, and is never committed. One that read more rows than
+are left runs with some of its keys, see ``sampled_keys``. Rows that it stages for sinks, and entries of states that it
+writes, are compared as multisets. Nothing needs Spark but DataFrame code, and sources that only Spark reads. Flink has
+no counterpart.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -32,6 +33,7 @@ from state_engine.microbatch.routing.routing import Router
 from state_engine.publishing.output_reader import OutputReader
 from state_engine.queries.spark_sql import plain_message
 from state_engine.replay.key_recording import SCRATCH_WRITE_ID, recorded_batch
+from state_engine.replay.sampled_keys import SomeKeys
 from state_engine.sinks.base import SinkRequest, SinkTarget
 from state_engine.sinks.files import PrivateFileSink
 from state_engine.sinks.staging import Staging
@@ -43,6 +45,9 @@ from state_engine.storage.stores.parquet_reading import read_parquet
 
 EXAMPLES = 5
 """Rows that are shown of each side."""
+Place = tuple[str, str]
+"""``sink`` or ``state``, and its name."""
+_Counts = dict[Place, Counter[str]]
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Sample:
 
     Attributes:
         batches: ids of the checkpoints that they made, oldest first.
-        rows: that they read.
+        rows: that they read; of one that ran with some keys, the rows of these.
         compared: by sink and state.
         notes: what was not run, and why.
     """
@@ -117,10 +122,19 @@ def sample_of(
     """Run a sample.
 
     Args:
-        rows: so many are read at most; whole micro-batches, newest first.
+        rows: so many at most; whole micro-batches, newest first, and of one that has more all rows of some keys.
         session: gives a session with Spark; None to run only what needs none.
     """
     return _Sampler(job, history, layout, parameters, session).sample(rows)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Rows as they were recorded and as today's code makes them, and how many rows were read for them."""
+
+    old: _Counts
+    new: _Counts
+    rows: int
 
 
 @dataclass
@@ -134,38 +148,27 @@ class _Sampler:
 
     def sample(self, most: int) -> Sample:
         path = self.history.main_path
-        old: dict[tuple[str, str], Counter[str]] = {}
-        new: dict[tuple[str, str], Counter[str]] = {}
-        ran: list[CheckpointRow] = []
-        for row in self._chosen(path, most):
-            sides = self._both(path[: path.index(row) + 1])
-            if sides is None:
-                continue
-            ran.append(row)
-            for total, side in zip((old, new), sides, strict=True):
-                for place, counts in side.items():
-                    total.setdefault(place, Counter()).update(counts)
-        compared = [_compared(place, old, new) for place in sorted({*old, *new})]
-        ids = tuple(sorted(row.checkpoint_id for row in ran))
-        read = sum(row.rows_in for row in ran)
-        return Sample(self.job.name, ids, read, tuple(compared), tuple(self.notes))
-
-    def _chosen(self, path: Sequence[CheckpointRow], most: int) -> Iterator[CheckpointRow]:
-        """The newest micro-batches that together read so many rows at most."""
+        old: _Counts = {}
+        new: _Counts = {}
+        ran: list[int] = []
         left = most
         for row in reversed([row for row in path if row.kind.is_micro_batch]):
-            if row.rows_in > left:
-                self.notes.append(
-                    f"checkpoint {row.checkpoint_id} read {counted(row.rows_in, 'row')}, and {left} of {most} are "
-                    f"left: it and older ones were not run; a sample of {most - left + row.rows_in} has it"
-                )
-                return
-            left -= row.rows_in
-            yield row
+            if not left:
+                break
+            sides = self._both(path[: path.index(row) + 1], left)
+            if sides is None:
+                continue
+            ran.append(row.checkpoint_id)
+            left -= sides.rows
+            for total, side in ((old, sides.old), (new, sides.new)):
+                for place, counts in side.items():
+                    total.setdefault(place, Counter()).update(counts)
+            if sides.rows < row.rows_in:
+                break
+        compared = [_compared(place, old, new) for place in sorted({*old, *new})]
+        return Sample(self.job.name, tuple(sorted(ran)), most - left, tuple(compared), tuple(self.notes))
 
-    def _both(
-        self, path: Sequence[CheckpointRow]
-    ) -> tuple[dict[tuple[str, str], Counter[str]], dict[tuple[str, str], Counter[str]]] | None:
+    def _both(self, path: Sequence[CheckpointRow], most: int) -> _Sides | None:
         """What is recorded of the micro-batch at the end of a path, and what today's code makes; None if unknown."""
         row = path[-1]
         if row.source(LETTERS) is not None:
@@ -174,8 +177,9 @@ class _Sampler:
         with TemporaryDirectory(prefix="statelake-sample-") as directory:
             scratch = JobLayout(normal_uri(directory), self.layout.job)
             try:
-                done = self._ran(path, scratch)
-                return dict(self._recorded(row)), dict(_made(done, scratch))
+                done, some = self._ran(path, scratch, most)
+                sides = _Sides(dict(self._recorded(row, some)), dict(_made(done, scratch, some)), row.rows_in)
+                return sides if some is None else self._in_part(row, sides, some)
             except NeedsSparkError:
                 why = "a source, or DataFrame code of a transform, needs Spark: give --spark"
             except PySparkException as error:
@@ -185,30 +189,46 @@ class _Sampler:
         self.notes.append(f"checkpoint {row.checkpoint_id} was not run: {why}")
         return None
 
-    def _ran(self, path: Sequence[CheckpointRow], scratch: JobLayout) -> Execution:
-        if self.session is None:
-            return self._execute(NO_SPARK, path, scratch)
-        try:
-            return self._execute(NO_SPARK, path, scratch)
-        except (NeedsSparkError, PySparkException):
-            return self._execute(self.session(), path, scratch)
+    def _in_part(self, row: CheckpointRow, sides: _Sides, some: SomeKeys) -> _Sides:
+        if not some.rows:
+            raise StatelakeError("each key has more rows than are left: take a larger sample")
+        for place, counts in sides.old.items():
+            if place[0] == "sink":  # rows that today's code does not make may be of other keys
+                counts &= sides.new.get(place, Counter())
+        self.notes.append(
+            f"checkpoint {row.checkpoint_id} read {counted(row.rows_in, 'row')}: it was run with {some.text}. Rows of "
+            "sinks that are only old are not counted, and what comes behind a second key is not compared"
+        )
+        return replace(sides, rows=some.rows)
 
-    def _execute(self, spark: SparkSession, path: Sequence[CheckpointRow], scratch: JobLayout) -> Execution:
+    def _ran(
+        self, path: Sequence[CheckpointRow], scratch: JobLayout, most: int
+    ) -> tuple[Execution, SomeKeys | None]:
+        if self.session is None:
+            return self._execute(NO_SPARK, path, scratch, most)
+        try:
+            return self._execute(NO_SPARK, path, scratch, most)
+        except (NeedsSparkError, PySparkException):
+            return self._execute(self.session(), path, scratch, most)
+
+    def _execute(
+        self, spark: SparkSession, path: Sequence[CheckpointRow], scratch: JobLayout, most: int
+    ) -> tuple[Execution, SomeKeys | None]:
         batch = recorded_batch(
             self.job, self.history, path, layout=self.layout, spark=spark, parameters=self.parameters
         )
-        router = Router(spark, max_parallelism=self.job.max_parallelism)
+        some = SomeKeys(spark, self.job, most) if path[-1].rows_in > most else None
+        router = some or Router(spark, max_parallelism=self.job.max_parallelism)
         executor = GraphExecutor(spark, self.job, layout=scratch, reads=self.layout, router=router)
-        return executor.execute(batch, _ScratchSinks(scratch))
+        return executor.execute(batch, _ScratchSinks(scratch)), some
 
-    def _recorded(self, row: CheckpointRow) -> Iterator[tuple[tuple[str, str], Counter[str]]]:
+    def _recorded(self, row: CheckpointRow, some: SomeKeys | None) -> Iterator[tuple[Place, Counter[str]]]:
         reader = OutputReader(NO_SPARK, self.layout)
         for sink in row.sinks:
-            if sink.name in self.job.sinks and sink.files:
+            if sink.name in self.job.sinks and sink.files and (some is None or sink.name in some.sinks):
                 yield ("sink", sink.name), _counted(reader.table(sink, sink.files))
         for operator in row.operators:
-            files = operator.changelog
-            yield from _entries(self.layout, operator.uid, files)
+            yield from _entries(self.layout, operator.uid, operator.changelog, some)
 
 
 class _ScratchSinks(AttemptSinks):
@@ -241,8 +261,10 @@ class _NoKernel(DeltaKernel):
         self.spark = NO_SPARK
 
 
-def _made(done: Execution, scratch: JobLayout) -> Iterator[tuple[tuple[str, str], Counter[str]]]:
+def _made(done: Execution, scratch: JobLayout, some: SomeKeys | None) -> Iterator[tuple[Place, Counter[str]]]:
     for name, files in done.outputs.files.items():
+        if some is not None and name not in some.sinks:
+            continue
         target = done.outputs.targets[name]
         parts = [
             read_parquet(join(target.uri, file.path), of=f"sink '{name}'") for file in files if file.rows
@@ -250,19 +272,20 @@ def _made(done: Execution, scratch: JobLayout) -> Iterator[tuple[tuple[str, str]
         if parts:
             yield ("sink", name), _counted(pa.concat_tables(parts))
     for uid, report in done.operators.items():
-        yield from _entries(scratch, uid, [file for one in report.subtasks for file in one.changelog])
+        yield from _entries(scratch, uid, [file for one in report.subtasks for file in one.changelog], some)
 
 
 def _entries(
-    layout: JobLayout, uid: str, files: Iterable[DataFile]
-) -> Iterator[tuple[tuple[str, str], Counter[str]]]:
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    for file in files:
-        for row in read_parquet(
-            join(layout.changelog(uid), file.path), of=f"changes of operator '{uid}'"
-        ).to_pylist():
-            place = "state", f"{uid}.{row['state']}"
-            counts.setdefault(place, Counter())[_text(row)] += 1
+    layout: JobLayout, uid: str, files: Iterable[DataFile], some: SomeKeys | None
+) -> Iterator[tuple[Place, Counter[str]]]:
+    """Entries of states that files of changes hold, by state."""
+    counts: _Counts = {}
+    for file in files if some is None or uid in some.hashes else ():
+        rows = read_parquet(join(layout.changelog(uid), file.path), of=f"changes of operator '{uid}'")
+        for row in rows.to_pylist():
+            if some is None or row["key_hash"] in some.hashes[uid]:
+                place = "state", f"{uid}.{row['state']}"
+                counts.setdefault(place, Counter())[_text(row)] += 1
     yield from ((place, count) for place, count in counts.items() if not place[1].endswith(f".{TIMERS}"))
 
 
@@ -278,11 +301,7 @@ _HIDDEN = ("state", "key_group", "key_hash")
 """Columns that show nothing of an entry but where it is kept."""
 
 
-def _compared(
-    place: tuple[str, str],
-    old: Mapping[tuple[str, str], Counter[str]],
-    new: Mapping[tuple[str, str], Counter[str]],
-) -> SampledRows:
+def _compared(place: Place, old: _Counts, new: _Counts) -> SampledRows:
     before, after = old.get(place, Counter()), new.get(place, Counter())
     gone, came = before - after, after - before
     return SampledRows(

@@ -10,6 +10,7 @@ import pytest
 from state_engine import (
     KeyedProcessFunction,
     MapStateDescriptor,
+    Row,
     RuntimeContext,
     StatefulJob,
     Types,
@@ -100,15 +101,65 @@ def test_each_micro_batch_starts_with_the_state_that_it_had(run: MemoryRun) -> N
         ["{'user': 'ann', 'total': 9}", "{'user': 'bob', 'total': 8}"],
         ["{'user': 'ann', 'total': 4}", "{'user': 'bob', 'total': 2}"],
     )  # fmt: skip
-    assert sample.notes == (
-        "checkpoint 2 read 2 rows, and 0 of 2 are left: it and older ones were not run; a sample of 4 has it",
-    )
+    assert sample.notes == ()
 
 
-def test_what_cannot_be_run_is_said(run: MemoryRun) -> None:
-    sample = sampled(run, job_of(), 1)
+@pytest.mark.parametrize(("most", "batches"), [(1, (3,)), (3, (2, 3)), (5, (1, 2, 3))])
+def test_a_micro_batch_with_more_rows_runs_whole_keys(
+    run: MemoryRun, most: int, batches: tuple[int, ...]
+) -> None:
+    sample = sampled(run, job_of(), most)
+    assert (sample.batches, sample.rows, sample.is_same) == (batches, most, True)
+    assert {(one.name, one.same) for one in sample.compared} == {
+        (name, most) for name in ("doubled", "totals", "totals.seen", "totals.total")
+    }
+    (note,) = sample.notes
+    assert note.startswith(f"checkpoint {batches[0]} read 2 rows: it was run with 1 key of totals (1 row).")
+
+
+def test_of_whole_keys_only_entries_of_states_are_known_to_be_old(run: MemoryRun) -> None:
+    (doubled, totals, seen, total) = sampled(run, job_of(limit=2), 1).compared
+    for rows in (doubled, totals):
+        assert (rows.same, rows.only_old, rows.only_new) == (0, 0, 1)
+    for entries in (seen, total):
+        assert (entries.same, entries.only_old, entries.only_new) == (0, 1, 1)
+
+
+def skewed(rows: list[tuple[str, int]]) -> StatefulJob:
+    """Totals by user, and behind them totals of all."""
+    job = StatefulJob("skewed", parallelism=2, max_parallelism=8)
+    kind = Types.ROW_NAMED(["user", "n"], [Types.STRING(), Types.LONG()])
+    columns = "user string, total bigint"
+    keyed = job.from_collection(rows, type_info=kind).key_by("user")
+    first = keyed.process(Totals(100), uid="first", output_type=columns)
+    first.sink("first", CollectSink())
+    renamed = first.map(lambda row: Row(user="all", n=row.total), kind, uid="renamed").key_by("user")
+    renamed.process(Totals(100), uid="second", output_type=columns).sink("second", CollectSink())
+    return job
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize(("frequent", "rare"), [("ann", "bob"), ("bob", "ann")])
+def test_no_key_is_cut_and_what_stands_behind_a_second_one_is_left_out(
+    frequent: str, rare: str, most: int
+) -> None:
+    rows = [(frequent, 1), (frequent, 2), (frequent, 3), (rare, 4)]
+    with run_in_memory(skewed(rows)) as run:
+        run.run()
+        sample = sampled(run, skewed(rows), most)
+        assert (sample.batches, sample.is_same) == ((1,), True)
+        assert sample.rows in (1, 3)
+        assert {one.name for one in sample.compared} == {"first", "first.seen", "first.total"}
+        assert sampled(run, skewed(rows), 4).notes == ()
+
+
+def test_keys_that_all_have_more_rows_are_named(run: MemoryRun) -> None:
+    rows = [("ann", 1), ("ann", 2), ("bob", 3), ("bob", 4), ("bob", 5)]
+    with run_in_memory(skewed(rows)) as run:
+        run.run()
+        sample = sampled(run, skewed(rows), 1)
     assert (sample.batches, sample.compared) == ((), ())
-    assert "read 2 rows, and 1 of 1 are left" in sample.notes[0]
+    assert "was not run: each key has more rows than are left: take a larger sample" in sample.notes[0]
 
 
 def test_at_most_five_examples_a_side(run: MemoryRun) -> None:
