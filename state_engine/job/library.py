@@ -257,8 +257,9 @@ class TableFunctions(Stream):
         """Keep the greatest rows of each key by rank, in the map state ``top``.
 
         Publish it: ``keyed.top_n(3, by="points", uid="best").publish(DeltaStateTable(path))``. Or read the stream: it
-        has the changes of the list by rank, each row with its ``rank``. On a stream that changes all rows are kept, to
-        take some back. ``keyed.window(…).top_n(…)`` is a list for each window. See ``TopN``.
+        has the changes of the list by rank, each row with its ``rank``. There is no ``emit``: a list without a window
+        has no end, so nothing of it is final. On a stream that changes all rows are kept, to take some back.
+        ``keyed.window(…).top_n(…)`` is a list for each window. See ``TopN``.
 
         Args:
             n: how many ranks there are.

@@ -341,9 +341,9 @@ def test_what_cannot_be_compared_is_refused_while_the_job_is_built(
 Version = tuple[int, int, int | None, str | None]
 
 
-def job_of(path: Path) -> StatefulJob:
+def job_of(path: Path, dumps: str | None = None) -> StatefulJob:
     job = StatefulJob("customers", parallelism=2)
-    files = FileSource(str(path / "dumps"), schema=COLUMNS, format="json")
+    files = FileSource(dumps or str(path / "dumps"), schema=COLUMNS, format="json")
     changes = job.source("dumps", files, format=SnapshotFormat(key=["id"], at="day"), event_time="day")
     versions = changes.key_by("id").scd2(valid_from="day", uid="versions", lateness="1 day")
     versions.publish(DeltaStateTable(str(path / "versions")))

@@ -50,7 +50,8 @@ class SnapshotFormat:
 
     A snapshot is a file, or a directory with all its files, right below the path of a ``FileSource``. The date in its
     name, with a time of day or without, says when it was made: ``customers-2026-01-03.csv``, ``day=2026-01-03/``,
-    ``20260103T0600.parquet``. They are read by this time, each in a micro-batch of its own. A key that is new is an
+    ``20260103T0600.parquet``. They are read by this time, each in a micro-batch of its own. Nothing else orders them:
+    the time of a file changes when it is copied, and an empty snapshot has no rows with a time. A key that is new is an
     insert, one that is gone a delete; a row with another value is two changes, the row as it was and as it is. All that
     goes comes before all that comes.
 
