@@ -157,6 +157,15 @@ class StructType(TypeInformation):
         self.mutable = not frozen or any(t.mutable for t in self.types)
         self._class = row_class(self.names) if made_by == "row" else made_by
 
+    def __getstate__(self) -> dict[str, Any]:
+        # a class of rows that travelled would be another one there, and no test would know its rows
+        return {**vars(self), "_class": None} if self.made_by == "row" else vars(self)
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        if self.made_by == "row":
+            self._class = row_class(self.names)
+
     @property
     def completes(self) -> bool:
         return bool(self.fills) or any(kind.completes for kind in self.types)

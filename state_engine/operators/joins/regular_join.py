@@ -77,7 +77,7 @@ class _Side:
         self, name: str, row_type: TypeInformation, ttl: StateTtlConfig | None, alone: Alone
     ) -> None:
         self.alone, self.expires = alone, ttl is not None
-        self._normal, self._identity = row_type.compiled(), row_identity(row_type)
+        self._row_type = row_type
         kept = StructType(["row", "times", "matches"], [row_type, BIGINT, BIGINT])
         self._descriptor = SortedMapStateDescriptor(name, bytes, kept)
         if ttl is not None:
@@ -85,6 +85,7 @@ class _Side:
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._rows = runtime_context.get_sorted_map_state(self._descriptor)
+        self._normal, self._identity = self._row_type.compiled(), row_identity(self._row_type)
 
     def entries(self) -> list[_Entry]:
         return [_Entry(identity, *kept) for identity, kept in self._rows.items()]

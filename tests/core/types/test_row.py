@@ -5,15 +5,21 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.types.ddl import parse_ddl
+from state_engine.core.types.every_type import StructType
 from state_engine.core.types.row import Row, RowKind, rows_from_columns
+from state_engine.core.types.type_parsing import to_type
 
 
 def test_a_field_is_found_by_position_name_and_attribute() -> None:
@@ -191,3 +197,23 @@ def test_a_row_that_is_no_insert_is_refused_and_never_taken_for_one() -> None:
         assert normalise(Row.of_kind(RowKind.INSERT, a=1)) == (1,)
         with pytest.raises(ValueTypeError, match="row kind is -D"):
             normalise(Row.of_kind(RowKind.DELETE, a=1))
+
+
+@pytest.mark.more
+def test_rows_of_a_type_that_travelled_are_of_the_class_that_is_there(tmp_path: Path) -> None:
+    """A worker gets types by cloudpickle, and its rows from files; a fast test knows these only by their class."""
+    kind = to_type("a bigint, b struct<c: bigint>", parameter="rows")
+    assert isinstance(kind, StructType)
+    assert kind.made_by == "row"
+    (tmp_path / "kind").write_bytes(cloudpickle.dumps(kind))
+    program = """if True:
+        import pickle, sys
+        from pathlib import Path
+        from state_engine.core.types.row import Row, row_class
+        kind = pickle.loads(Path(sys.argv[1]).read_bytes())
+        (row,) = kind.from_arrow(kind.to_arrow([Row(a=1, b=Row(c=2))], storage=True))
+        assert type(row) is row_class(("a", "b")), type(row)
+        kind.normalise = None  # the slow way
+        assert kind.compiled()(row) is row
+    """
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "kind")], check=True)
