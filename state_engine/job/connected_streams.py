@@ -5,9 +5,9 @@ Mirror ``ConnectedStreams``, ``BroadcastStream`` and ``BroadcastConnectedStream`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.function import Function
@@ -43,8 +43,9 @@ def check_merged_timers(job: str, nodes: Iterable[Node]) -> None:
     Raises:
         ConfigurationError: the order of an operator's input does not begin with its event time.
     """
-    for operator in (operator_of(end) for node in nodes for end in merged_ends(node) if _of_timers(end)):
-        if has_event_time(operator) and not is_ordered_by_time(operator):
+    ends = (end for node in nodes for end in merged_ends(node))
+    for operator in (operator for end in ends for operator in _with_timers(end)):
+        if has_event_time(operator):
             sources = sorted({node.name for node in upstream(operator) if isinstance(node, SourceNode)})
             raise ConfigurationError(
                 f"job '{job}', operator '{operator.uid}': what its event-time timers emit is merged with another "
@@ -55,10 +56,19 @@ def check_merged_timers(job: str, nodes: Iterable[Node]) -> None:
             )
 
 
-def _of_timers(end: SourceNode | OperatorNode | SideOutputNode) -> TypeGuard[OperatorNode | SideOutputNode]:
+def _with_timers(end: SourceNode | OperatorNode | SideOutputNode) -> Iterator[OperatorNode]:
+    """The operators of no order whose event-time timers may have emitted rows, or what others made these rows of."""
+    if isinstance(end, SourceNode) or is_ordered_by_time(operator_of(end)):
+        return
+    if _of_timers(end):
+        yield operator_of(end)
+    for parent in parents(operator_of(end)):
+        for before in stream_ends(parent):
+            yield from _with_timers(before)
+
+
+def _of_timers(end: OperatorNode | SideOutputNode) -> bool:
     """Whether event-time timers may have emitted rows of a stream."""
-    if isinstance(end, SourceNode):
-        return False
     function = operator_of(end).function
     if isinstance(end, SideOutputNode):
         late = [function.late_to, function.late_right_to, *late_outputs(end.operator).values()]

@@ -14,6 +14,7 @@ from state_engine import (
     DataStream,
     FileSource,
     KeyedProcessFunction,
+    OutputTag,
     Session,
     StatefulJob,
     StateTtlConfig,
@@ -55,6 +56,10 @@ def sums(stream: DataStream, uid: str = "sums", **options: Any) -> DataStream:
 
 def joined(left: DataStream, right: DataStream, **options: Any) -> DataStream:
     return left.key_by("k").join(right.key_by("k"), **({"take": [], "uid": "last"} | options))
+
+
+def mapped(stream: DataStream) -> DataStream:
+    return stream.map(lambda row: (row[0], 0, row[2]), ROW)
 
 
 def of_two_windows(job: StatefulJob, *orders: Iterable[str]) -> DataStream:
@@ -133,6 +138,17 @@ CASES: dict[str, tuple[Callable[[StatefulJob], DataStream], str | None]] = {
                 rows(job, "b", "at", "n").key_by("k"), within="1 h", how="left", take=[], uid="first"
             ), rows(job, "c", "at"),
         ), "first",
+    ),
+    "behind a map": (lambda job: joined(mapped(sums(rows(job))), rows(job, "b")), "sums"),
+    "behind a map, in order": (lambda job: joined(mapped(sums(rows(job, "a", "at"))), rows(job, "b", "at")), None),
+    "behind a function without timers": (
+        lambda job: joined(sums(mapped(sums(rows(job))), "again", emit="running"), rows(job, "b"), within=None), "sums",
+    ),
+    "rows that are late for a window": (
+        lambda job: joined(
+            mapped(sums(rows(job), late_to=OutputTag("late", ROW)).get_side_output(OutputTag("late", ROW))),
+            rows(job, "b"),
+        ), None,
     ),
     "nothing merged": (lambda job: sums(sums(rows(job)).map(lambda row: row, ROW), "again"), None),
 }  # fmt: skip
