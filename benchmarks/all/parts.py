@@ -11,7 +11,16 @@ from typing import Any
 from benchmarks import large_state, micro_batches, start
 from benchmarks.comparison import OnStep, Plan
 from benchmarks.figures import Comparison, Fact, Figures, Timed
-from benchmarks.parts import catch_up, growth, new_keys, operations, reference, running_aggregate, windows
+from benchmarks.parts import (
+    catch_up,
+    growth,
+    new_keys,
+    operations,
+    reference,
+    rolling_features,
+    running_aggregate,
+    windows,
+)
 
 EDGE = 50
 """Of a thousand micro-batches, as many of the last are compared with as many of the first."""
@@ -221,6 +230,13 @@ PARTS: dict[str, Part] = {
         _micro_batches,
         {"batches": 1_000, "events": 1_000, "keys": 100_000, "warm_up": 50, "every": 100, "edge": EDGE},
         {"batches": 4, "events": 50, "keys": 20, "warm_up": 0, "every": 2, "edge": 2},
+    ),
+    "F": Part(
+        "rolling features",
+        0.5,
+        rolling_features.measure,
+        {"keys": 4, "every_minutes": 10, "rows": 100, "rounds": 9},
+        {"keys": 2, "every_minutes": 240, "rows": 10, "rounds": 1},
     ),
     "G": Part(
         "growth",

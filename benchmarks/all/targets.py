@@ -9,6 +9,7 @@ from typing import Literal
 from benchmarks import micro_batches
 from benchmarks.figures import Figures
 from benchmarks.large_state import keys_name, timers_name
+from benchmarks.parts import rolling_features as features
 from benchmarks.parts.catch_up import BASELINE, THIS
 from benchmarks.parts.growth import ONE, OPERATORS, TWO, compaction_name
 from benchmarks.parts.windows import open_name
@@ -359,6 +360,23 @@ TARGETS = (
         "≤",
         1.2,
         floor=_LISTINGS,
+    ),
+    Target(
+        "F",
+        "a row with features of 30 days ÷ of an hour",
+        ratio("F", "spans", features.MONTH, features.HOUR),
+        "≤",
+        2,
+        floor="A row merges the tiles of its span, 16 to 64 of each length.",
+    ),
+    Target(
+        "F",
+        "entries of a key with features of 30 days",
+        fact("F", "entries"),
+        "≤",
+        100,
+        "entries",
+        floor="There are at most 66 tiles of each length.",
     ),
     *_growth(10_000_000, 100_000_000, 1_000, 100_000),
     Target(

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 NEVER = MIN_TIMESTAMP
 """Stands for no timer, and no time."""
 _SEEN = 500
-"""Rows that a row sees, on the average, from which on accumulators that take rows back are faster."""
+"""Rows that a row sees, on the average, from which on accumulators that take rows back are faster, of doubles first."""
 _PAIRS = 2**20
 """So many rows of spans, or those of one row, are in memory at once."""
 

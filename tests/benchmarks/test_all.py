@@ -23,7 +23,7 @@ from benchmarks.all.targets import TARGETS, Target
 from benchmarks.figures import Comparison, Fact, Figures, Spread, Timed
 from benchmarks.large_state import keys_name, timers_name
 from benchmarks.micro_batches import FIRST, LAST
-from benchmarks.parts import catch_up, growth
+from benchmarks.parts import catch_up, growth, rolling_features
 from benchmarks.parts.windows import open_name
 
 MACHINE = Machine(2, 23.5, "a processor", {"Spark": "4.2.0", "commit": "abc"})
@@ -77,6 +77,10 @@ def everything() -> dict[str, Figures]:
             {"edges": compared(**{FIRST: 0.1, LAST: 0.12})},
             facts={"ratio": Fact("ratio", 1.2)},
             curves={"micro-batches": [100, 1000], "median s": [0.2, 0.3]},
+        ),
+        "F": Figures(
+            {"spans": compared(**{rolling_features.HOUR: 1, rolling_features.MONTH: 2})},
+            {"entries": Fact("entries", 100)},
         ),
         "G": growing(10_000_000, 100_000_000),
         "operations": Figures({"full": compared(compaction=1)}, {"rescale_bytes": Fact("rescale", 0, "bytes")}),
