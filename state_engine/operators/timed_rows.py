@@ -42,8 +42,8 @@ class TimedRows:
         times, watermarks = ctx.timestamps, ctx.watermarks
         if ctx.kinds is not None or times is None or watermarks is None or times.null_count:
             raise PerElement
-        keys = rows[KEY].to_numpy()
-        return cls(rows, keys, times.to_numpy(), watermarks.to_numpy())
+        own = rows[ROW].to_numpy() if ctx.inputs else slice(None)  # those of one of two streams
+        return cls(rows, rows[KEY].to_numpy(), times.to_numpy()[own], watermarks.to_numpy()[own])
 
     def those(self, which: Column) -> TimedRows:
         if which.all():

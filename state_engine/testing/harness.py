@@ -455,6 +455,7 @@ class OperatorHarness:
             self.function,
             self._output,
             input_type=self._inputs[0],
+            second_type=self._inputs[1],
             key_type=self._key_type,
             key_form=self._key_form(),
             side_outputs=None

@@ -16,12 +16,16 @@ from state_engine.core.types.row import Row, RowKind
 from state_engine.testing import KeyedHarness
 
 
-def streams(number: int) -> pytest.MarkDecorator:
-    """So many random streams in all rings together; a test of several cases has its share of a thousand in each."""
+def streams(number: int, more: int = 4) -> pytest.MarkDecorator:
+    """So many random streams in all rings together; a test of several cases has its share of a thousand in each.
+
+    Args:
+        more: so many in the first two rings.
+    """
     parts = [
         range(1),
-        pytest.param(range(1, 4), marks=pytest.mark.more),
-        pytest.param(range(4, number), marks=pytest.mark.long),
+        pytest.param(range(1, more), marks=pytest.mark.more),
+        pytest.param(range(more, number), marks=pytest.mark.long),
     ]
     return pytest.mark.parametrize("seeds", parts, ids=["few", "more", "many"])
 
@@ -66,6 +70,7 @@ class Mixed:
         options: of a harness, for a parallelism.
         late: the side output of late rows.
         columns: the share of batches that go over columns, if columns can compute them.
+        pairs: whether rows are pairs of an input and an element.
 
     Attributes:
         runs: how many batches went per element, and how many over columns.
@@ -79,8 +84,10 @@ class Mixed:
         *,
         late: OutputTag | None = None,
         columns: float = 1.0,
+        pairs: bool = False,
     ) -> None:
         self.make, self.rng, self.options, self.tag, self.columns = make, rng, options, late, columns
+        self.process_of = KeyedHarness.process_pairs if pairs else KeyedHarness.process
         self.stored: Any = None
         self.late: list[Any] = []
         self.runs: Counter[str] = Counter()
@@ -108,7 +115,7 @@ class Mixed:
             harness = KeyedHarness.restored(function, self.stored, **chosen)
         if watermark is not None:
             harness.set_watermark(watermark)
-        outputs = harness.process(rows, **given)
+        outputs = self.process_of(harness, rows, **given)
         self.stored, self.state = harness.snapshot(), state_of(harness)
         self.times = harness.output_timestamps
         if self.tag is not None:
@@ -127,6 +134,7 @@ def check_equal(
     kinds: bool = False,
     backend: Any = None,
     but: Collection[str] = (),
+    pairs: bool = False,
 ) -> Mixed:
     """Run both ways over one cut of the rows; outputs, their times, late rows, state and timers are equal each time.
 
@@ -138,12 +146,13 @@ def check_equal(
         but: states that need not be equal.
     """
     elements = KeyedHarness(make(), **options(1, backend))
-    mixed, at = Mixed(make, rng, options, late=late, columns=share), 0
+    mixed, at = Mixed(make, rng, options, late=late, columns=share, pairs=pairs), 0
     while at <= len(rows):
         size = rng.choice([1, 3, 10, 40])
         batch, at = rows[at : at + size], at + size
         drain = at > len(rows)
-        outputs, wanted = mixed.process(batch, drain=drain), elements.process(batch, drain=drain)
+        outputs = mixed.process(batch, drain=drain)
+        wanted = mixed.process_of(elements, batch, drain=drain)
         assert text_of(outputs) == text_of(wanted)
         if kinds:
             assert kinds_of(outputs) == kinds_of(wanted)

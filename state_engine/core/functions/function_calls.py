@@ -30,7 +30,7 @@ from state_engine.core.functions.contexts import BroadcastStates, ElementContext
 from state_engine.core.functions.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.functions.process_functions import KeyedProcessFunction, ProcessFunction, TimedFunction
 from state_engine.core.functions.sink_function import SinkFunction
-from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction
+from state_engine.core.functions.vectorized_functions import StandsForElements, VectorizedKeyedFunction
 from state_engine.core.state.state_table import KeyContext
 from state_engine.core.time.timer_service import TimerService
 
@@ -82,6 +82,8 @@ def sees_time(function: Any) -> bool:
 
 
 def takes_two_inputs(function: Any) -> bool:
+    if isinstance(function, StandsForElements):
+        return function.two_inputs
     return isinstance(
         function, CoMapFunction | CoFlatMapFunction | CoProcessFunction | KeyedCoProcessFunction
     )

@@ -20,6 +20,8 @@ from state_engine.core.types.timestamps import MIN_TIMESTAMP
 
 ROW, KEY, ERROR = "_row", "_key", "error"
 """Columns: the number of a row, the number of a key, and why a row is refused."""
+INPUT = "_input"
+"""Column of the rows of two streams: which one each came on, 0 or 1."""
 TIMER, EVENT_TIME, KIND = "_timer", "_event_time", "_kind"
 """Columns of outputs: the time of the timer that one came from, its own event time, and its kind as text."""
 MAP_KEY, VALUE = "map_key", "value"
@@ -103,6 +105,7 @@ class VectorizedKeyedFunction(Function):
                 those of a key together, in the order of a function per element.
             due: the event-time timers that the end watermark has reached, with ``_key`` and ``time``. They are gone
                 with this batch.
+            inputs: of a function of two streams, the rows of each: its columns, ``_row`` and ``_key``.
         """
 
         processing_time_ms: int
@@ -112,6 +115,7 @@ class VectorizedKeyedFunction(Function):
         end_watermark_ms: int = MIN_TIMESTAMP
         maps: Mapping[str, pa.Table] = field(default_factory=dict)
         due: pa.Table | None = None
+        inputs: tuple[pa.Table, ...] = ()
 
         def current_processing_time(self) -> int:
             """Processing time of the batch, in milliseconds."""
@@ -140,7 +144,14 @@ class PerElement(Exception):
 
 
 class StandsForElements(VectorizedKeyedFunction):
-    """A function over columns that does what one per element does, which runs where this one cannot."""
+    """A function over columns that does what one per element does, which runs where this one cannot.
+
+    Attributes:
+        two_inputs: whether it takes two streams. Then ``rows`` has ``_input``, ``_row`` and ``_key`` alone, and the
+            columns of the streams are in ``ctx.inputs``.
+    """
+
+    two_inputs: bool = False
 
 
 def vectorized_form(function: Any) -> VectorizedKeyedFunction | None:

@@ -17,6 +17,7 @@ class HarnessOperator:
     """The operator that is run; see ``OperatorHarness`` and ``StreamOperator`` for the names.
 
     Attributes:
+        input_type, second_type: of the elements; of those of the second input, where there are two.
         two_inputs: whether elements come to the function by their input.
         changing, emits_changes: whether elements, and whether outputs have kinds.
         subtask: that owns the key, where one key is run.
@@ -27,6 +28,7 @@ class HarnessOperator:
     output_type: TypeInformation
     input_type: TypeInformation | None
     key_type: TypeInformation | None
+    second_type: TypeInformation | None = None
     key_form: KeyForm | None = None
     side_outputs: Mapping[str, OutputTag] | None = field(default_factory=dict)
     has_event_time: bool = False

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from state_engine.core.functions.function_calls import takes_two_inputs
+from state_engine.core.functions.vectorized_functions import INPUT
 from state_engine.core.harness.subtask_elements import HarnessOperator, SubtaskElements
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.operator.column_outputs import ColumnOutputs
@@ -39,27 +41,29 @@ class VectorizedElements:
         also: list[Any],
         load: Callable[[StateDescriptor], dict[Any, Any]],
     ) -> None:
-        input_type, key_type, timed = operator.input_type, operator.key_type, operator.has_event_time
-        assert input_type is not None
+        key_type, timed = operator.key_type, operator.has_event_time
         assert key_type is not None
         self._load, keys = load, given.keys or []
         numbers = {key: number for number, key in enumerate(dict.fromkeys([*keys, *also]))}
         self.keys = list(numbers)
         declared = DeclaredKey.of("key", key_type)
-        parts = list(zip(*self.keys, strict=True)) if len(declared.names) > 1 else [self.keys]
+        several = len(declared.names) > 1
+        parts = (
+            [[key[n] for key in self.keys] for n in range(len(declared.names))] if several else [self.keys]
+        )
         columns = [
             arrow_type(kind.arrow).to_arrow(list(part), storage=False)
             for kind, part in zip(declared.types, parts, strict=True)
         ]
+        rows, inputs = _rows_of(given.values, operator)
         self.rows = VectorizedRows(
-            to_table(
-                given.values, columns_of_type(input_type), scalar=not isinstance(input_type, StructType)
-            ),
+            rows,
             np.fromiter((numbers[key] for key in keys), np.int64, len(keys)),
             pa.table(columns, names=list(declared.names)),
             timestamps=pa.array(given.stamps, pa.int64()) if timed else None,
             watermarks=pa.array(given.marks, pa.int64()) if timed else None,
             kinds=None if given.kinds is None else pa.array([k.value for k in given.kinds], pa.int8()),
+            inputs=inputs,
         )
 
     def load(self, descriptor: StateDescriptor) -> StateColumn:
@@ -116,6 +120,25 @@ class VectorizedElements:
             _take(given, given.tag.type_info, out.side[tag])
         out.refused = made.refused
         return [(change.descriptor, self.changes(change)) for change in made.changes]
+
+
+def _rows_of(
+    values: list[Any], operator: HarnessOperator
+) -> tuple[pa.Table, tuple[tuple[np.ndarray[Any, Any], pa.Table], ...]]:
+    """The columns of rows; of two streams which one each is of, and the rows of both with their columns."""
+    if not takes_two_inputs(operator.function):
+        return _columns(values, operator.input_type), ()
+    which = np.fromiter((number for number, _ in values), np.int64, len(values))
+    inputs = tuple(
+        (np.flatnonzero(which == number), _columns([v for at, v in values if at == number], kind))
+        for number, kind in enumerate((operator.input_type, operator.second_type))
+    )
+    return pa.table({INPUT: which}), inputs
+
+
+def _columns(values: list[Any], kind: TypeInformation | None) -> pa.Table:
+    assert kind is not None
+    return to_table(values, columns_of_type(kind), scalar=not isinstance(kind, StructType))
 
 
 def _take(given: ColumnOutputs, kind: TypeInformation, out: ElementOutputs | SideOutputs) -> None:

@@ -81,6 +81,7 @@ class VectorizedRows:
         hashes: of the keys, where they are known.
         timestamps, watermarks: in milliseconds, where the stream has event time.
         kinds: ``RowKind.value`` of each, where the stream changes.
+        inputs: of two streams, the numbers of the rows of each and their columns; ``rows`` says which row is of which.
     """
 
     rows: pa.Table
@@ -90,6 +91,7 @@ class VectorizedRows:
     timestamps: pa.Array | None = None
     watermarks: pa.Array | None = None
     kinds: pa.Array | None = None
+    inputs: tuple[tuple[Numbers, pa.Table], ...] = ()
 
 
 class VectorizedOperator(GuardedOperator):
@@ -173,8 +175,7 @@ class VectorizedOperator(GuardedOperator):
             **dict(zip(batch.keys.column_names, batch.keys.columns, strict=True)),
         }
         columns |= {d.name: self._shown(d, loaded[d.name], expired[d.name]) for d in self._values}
-        rows = batch.rows.append_column(ROW, pa.array(np.arange(batch.rows.num_rows)))
-        rows = rows.append_column(KEY, pa.array(batch.key_of))
+        rows = _numbered(batch.rows, np.arange(batch.rows.num_rows), batch.key_of)
         ctx = VectorizedKeyedFunction.Context(
             self._context.clock_ms,
             batch.timestamps,
@@ -183,6 +184,7 @@ class VectorizedOperator(GuardedOperator):
             self._end_ms,
             {name: _table_of(of_state) for name, of_state in entries.items()},
             None if timers is None else timers.due,
+            tuple(_numbered(of_input, places, batch.key_of[places]) for places, of_input in batch.inputs),
         )
         return self._checked(
             self._called(rows, pa.table(columns), ctx), batch, loaded, expired, entries, timers
@@ -203,8 +205,10 @@ class VectorizedOperator(GuardedOperator):
             raise
 
     def _refuse_names(self, batch: VectorizedRows) -> None:
+        of_inputs = (name for _, of_input in batch.inputs for name in of_input.column_names)
+        names = {*batch.rows.column_names, *batch.keys.column_names, *of_inputs}
         for name in (ROW, KEY):
-            if name in (*batch.rows.column_names, *batch.keys.column_names):
+            if name in names:
                 raise ConfigurationError(
                     f"{self._name}: the stream has a column '{name}', which is what {type(self.function).__name__} "
                     "gets beside its columns: rename it in a transform or map before"
@@ -363,6 +367,10 @@ class VectorizedOperator(GuardedOperator):
             return keys, values
         kept = _without(stored.values, expired).take(pa.array(read))
         return np.concatenate([keys, read]), pa.concat_arrays([values, kept])
+
+
+def _numbered(rows: pa.Table, places: Numbers, keys: Numbers) -> pa.Table:
+    return rows.append_column(ROW, pa.array(places)).append_column(KEY, pa.array(keys))
 
 
 def _table_of(entries: MapEntries) -> pa.Table:

@@ -119,8 +119,7 @@ def values_of(events: pa.Table, routed: RoutedLayout) -> list[Any]:
     return values
 
 
-def columns_of(events: pa.Table, routed: RoutedLayout) -> pa.Table:
-    one = routed.inputs[0]
+def columns_of(events: pa.Table, one: InputLayout) -> pa.Table:
     columns = [one_chunk(events[c]) for c in one.columns]
     if one.declared is not None:
         kinds = one.declared.types

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.functions.vectorized_functions import INPUT
 from state_engine.core.keys.canonical import decode_keys
 from state_engine.core.keys.entry_codes import key_codes
 from state_engine.core.keys.key_arrays import key_groups_of
@@ -32,6 +33,7 @@ from state_engine.core.types.column_forms import in_form
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_parsing import arrow_type
+from state_engine.microbatch.routing.routed import INPUT as ROUTED_INPUT
 from state_engine.microbatch.subtask.subtask_input import Hashes, columns_of, key_columns_of
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
 from state_engine.microbatch.subtask.subtask_state import own_files
@@ -102,14 +104,23 @@ _NO_KEYS = VectorizedKeys(np.array([], np.int64), [], np.array([], np.int64))
 def vectorized_rows(events: pa.Table, keys: VectorizedKeys, spec: SubtaskSpec) -> VectorizedRows:
     """Rows of a subtask, in total order, as a function over columns gets them."""
     timed, routed = spec.routed.event_time, spec.routed
+    rows, inputs = pa.table({}), list[tuple[np.ndarray, pa.Table]]()
+    if len(routed.inputs) == 1:
+        rows = columns_of(events, routed.inputs[0])
+    elif routed.inputs:
+        rows = pa.table({INPUT: events[ROUTED_INPUT]})
+        for number, one in enumerate(routed.inputs):
+            places = np.flatnonzero(events[ROUTED_INPUT].to_numpy() == number)
+            inputs.append((places, columns_of(events.take(pa.array(places)), one)))
     return VectorizedRows(
-        columns_of(events, routed) if routed.inputs else pa.table({}),
+        rows,
         keys.of_rows,
         keys.declared(spec.known_key_schema),
         keys.hashes,
         timestamps=one_chunk(events[EVENT_TIME]) if timed else None,
         watermarks=one_chunk(events[WATERMARK]) if timed else None,
         kinds=column_of_kinds(events) if routed.changing else None,
+        inputs=tuple(inputs),
     )
 
 

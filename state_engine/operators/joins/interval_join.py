@@ -20,7 +20,8 @@ from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.core.types.type_parsing import to_type
-from state_engine.operators.joins.joined_rows import JoinTime, Kept
+from state_engine.operators.joins.column_interval_join import ColumnIntervalJoin, ColumnSide
+from state_engine.operators.joins.joined_rows import JoinedRows, JoinTime, Kept, LeftRows
 from state_engine.operators.joins.keyed_join import ONLY_LEFT, How, KeyedJoin
 from state_engine.operators.lateness import Lateness, LateRows, plus, time_of
 from state_engine.operators.places import PLACE, number_behind
@@ -154,6 +155,10 @@ class _Side:
         self._rows = runtime_context.get_sorted_map_state(self._descriptor)
         self.late.open(runtime_context)
 
+    @property
+    def over_columns(self) -> ColumnSide:
+        return ColumnSide(self._descriptor, self._lateness, self._last)
+
     def is_late(self, at: int, watermark: int) -> bool:
         return self._lateness.is_over(at, watermark)
 
@@ -232,6 +237,17 @@ class IntervalJoin(KeyedJoin[JoinSettings]):
             "right", right_type, (-most, -least), settings.right,
             comes_alone=how in ("right", "full"), once=False,
         )  # fmt: skip
+
+    def vectorized(self) -> ColumnIntervalJoin | None:
+        """The join over columns: of rows of columns that come out with a partner only."""
+        pairs = self._results if isinstance(self._results, JoinedRows) else None
+        rows = pairs is not None or isinstance(self._results, LeftRows)
+        if not rows or self._settings.how not in ("inner", "semi"):
+            return None
+        left, right = self._left.over_columns, self._right.over_columns
+        if not all(isinstance(side.state.value_type, StructType) for side in (left, right)):
+            return None
+        return ColumnIntervalJoin(left, right, pairs, record_key=self._record_key)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         super().open(runtime_context)

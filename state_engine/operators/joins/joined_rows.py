@@ -93,6 +93,7 @@ class JoinedRows(RowResults):
             raise ConfigurationError(
                 f"{join}: take names columns that the right stream does not have: {unknown}; it has {list(right.names)}"
             )
+        self.taken = names
         self._taken_at = [right.names.index(name) for name in names]
         self._left, self._right = _plain(left), _plain(right)
         shown = [name + suffix if name in left.names else name for name in names]

@@ -84,15 +84,15 @@ VECTORS: dict[str, tuple[Any, str, str]] = {
 }  # fmt: skip
 
 
-def join_of(within: Any, how: str = "inner", lateness: int = 0) -> IntervalJoin:
+def join_of(within: Any, how: str = "inner", lateness: int = 0, time: Any = "left") -> IntervalJoin:
     columns = to_type(COLUMNS, parameter="rows")
     assert isinstance(columns, StructType)
     settings = JoinSettings(
-        Interval.of(within), how_of(how), Lateness(lateness, LATE), Lateness(lateness, LATE)
+        Interval.of(within), how_of(how), Lateness(lateness, LATE), Lateness(lateness, LATE), time
     )
     results: JoinResults = LeftRows()
     if how not in ("semi", "anti"):
-        results = JoinedRows(columns, columns, take=None, suffix="_right", join="join")
+        results = JoinedRows(columns, columns, take=None, suffix="_right", join="join", time=time)
     return IntervalJoin(columns, columns, results, settings, record_key=True)
 
 
