@@ -240,7 +240,7 @@ PARTS: dict[str, Part] = {
     ),
     "G": Part(
         "growth",
-        60,
+        25,
         growth.measure,
         {
             "keys": [10_000_000, 100_000_000],
@@ -249,6 +249,7 @@ PARTS: dict[str, Part] = {
             "warm_up": 4,
             "core_sizes": {
                 "columns": {"events": 1_000_000, "keys": 100_000, "rounds": 5, "warm_up": 3},
+                "large_columns": {"events": 5_000_000, "keys": 500_000, "rounds": 5, "warm_up": 3},
                 "totals": {
                     "events": 10_000_000,
                     "keys": 1_000_000,
@@ -266,7 +267,8 @@ PARTS: dict[str, Part] = {
             "warm_up": 0,
             "core_sizes": {
                 "columns": {"events": 400, "keys": 40, "rounds": 1, "warm_up": 0},
-                "totals": {"events": 400, "keys": 40, "batches": 2, "rounds": 1, "warm_up": 0},
+                "large_columns": {"events": 800, "keys": 80, "rounds": 1, "warm_up": 0},
+                "totals": {"events": 8_000, "keys": 400, "batches": 2, "rounds": 1, "warm_up": 0},
             },
             "core_rounds": 1,
         },

@@ -138,8 +138,8 @@ _AGGREGATE = (
 )
 _PARQUET = "Every entry is read, sorted and written again: Parquet on two cores."
 _CORES = (
-    "Planning and commits are one after the other, whatever the cores; what runs side by side is the subtasks, and "
-    "what Java does besides."
+    "Planning and commits are one after the other, whatever the cores. Of a micro-batch of A over columns that is 0.15 "
+    "of 0.47 s of processor time with 1,000,000 events, and 0.15 of 2.5 s with five times as many."
 )
 
 
@@ -180,7 +180,11 @@ def _growth(few: int, many: int, *sizes: int) -> tuple[Target, ...]:
     )
     cores = tuple(
         Target("G", f"{what}: one core ÷ two", ratio("G", name, ONE, TWO), "≥", 1.7, floor=_CORES)
-        for name, what in (("columns", "A over columns"), ("totals", "C"))
+        for name, what in (
+            ("columns", "A over columns"),
+            ("large_columns", "the same, 5,000,000 events"),
+            ("totals", "C"),
+        )
     )
     return batches + compactions + memory + cores
 
