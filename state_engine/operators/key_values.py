@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 
 def key_values(key: Any, *, record: bool) -> Sequence[Any]:
     """The values of a key, one a column.
@@ -33,3 +36,16 @@ def has_null_part(key: Any, *, record: bool) -> bool:
         (True, False)
     """
     return record and None in tuple(key_values(key, record=True))
+
+
+def keys_without_nulls(keys: pa.Table, *, record: bool) -> np.ndarray[Any, Any]:
+    """Which keys have no null part, for keys in columns.
+
+    Example:
+        >>> keys_without_nulls(pa.table({"k": ["a", "b"], "n": [1, None]}), record=True).tolist()
+        [True, False]
+    """
+    whole = np.ones(keys.num_rows, bool)
+    for column in keys.columns if record else ():
+        whole &= column.is_valid().to_numpy()
+    return whole

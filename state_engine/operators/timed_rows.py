@@ -35,12 +35,17 @@ class TimedRows:
     watermarks: Column
 
     @classmethod
-    def of(cls, rows: pa.Table, ctx: VectorizedKeyedFunction.Context) -> TimedRows:
-        """Raises PerElement where a row has no event time, or another kind than an insert."""
+    def of(cls, rows: pa.Table, ctx: VectorizedKeyedFunction.Context, *, changing: bool = False) -> TimedRows:
+        """Raises PerElement where a row has no event time, or another kind than an insert, unless they may."""
         if not rows.num_rows:
             return cls(rows, *[np.zeros(0, np.int64)] * 3)
         times, watermarks = ctx.timestamps, ctx.watermarks
-        if ctx.kinds is not None or times is None or watermarks is None or times.null_count:
+        if (
+            (ctx.kinds is not None and not changing)
+            or times is None
+            or watermarks is None
+            or times.null_count
+        ):
             raise PerElement
         own = rows[ROW].to_numpy() if ctx.inputs else slice(None)  # those of one of two streams
         return cls(rows, rows[KEY].to_numpy(), times.to_numpy()[own], watermarks.to_numpy()[own])

@@ -22,7 +22,8 @@ from state_engine.core.types.row import Row, RowKind, row_of_kind
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.operators.aggregates.accumulators import BIGINT
-from state_engine.operators.joins.joined_rows import Kept
+from state_engine.operators.joins.column_asof_join import ColumnAsOfJoin
+from state_engine.operators.joins.joined_rows import JoinedRows, Kept
 from state_engine.operators.joins.keyed_join import KeyedJoin
 from state_engine.operators.lateness import Lateness, LateRows, time_of
 from state_engine.operators.waiting import WaitingRows
@@ -115,6 +116,23 @@ class AsOfJoin(KeyedJoin[AsOfSettings]):
         self._descriptor = SortedMapStateDescriptor(VERSIONS, BIGINT, StructType(["row"], [right_type]))
         if settings.ttl is not None:
             self._descriptor.enable_time_to_live(settings.ttl)
+
+    def vectorized(self) -> ColumnAsOfJoin | None:
+        """The join over columns, of rows of columns that come out at once."""
+        settings, kind = self._settings, self._descriptor.value_type
+        assert isinstance(kind, StructType)
+        if (
+            settings.emit != "at_once"
+            or settings.ttl is not None
+            or not isinstance(kind.types[0], StructType)
+        ):
+            return None
+        if not isinstance(self._results, JoinedRows):
+            return None
+        return ColumnAsOfJoin(
+            self._descriptor, self._results, settings.left, tolerance_ms=settings.tolerance_ms,
+            exact=settings.exact, inner=settings.inner, record_key=self._record_key,
+        )  # fmt: skip
 
     def open(self, runtime_context: RuntimeContext) -> None:
         super().open(runtime_context)

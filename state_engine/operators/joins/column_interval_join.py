@@ -32,6 +32,7 @@ from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.operators.aggregates.segments import Column
 from state_engine.operators.joins.joined_rows import JoinedRows
+from state_engine.operators.key_values import keys_without_nulls
 from state_engine.operators.lateness import TOO_LATE, Lateness
 from state_engine.operators.timed_rows import TimedRows, plus, times_are_timestamps
 
@@ -120,14 +121,7 @@ class ColumnIntervalJoin(StandsForElements):
         self._too_late.inc(int(over.sum()))
         for tag, of_tag in given.late(over, side.lateness.late_to).items():
             late[tag] = pa.concat_tables([late[tag], of_tag]) if tag in late else of_tag
-        return given.those(~over & self._may_match(state)[given.keys])
-
-    def _may_match(self, state: pa.Table) -> Column:
-        """Which keys equal those of other rows: those without a null part."""
-        whole = np.ones(state.num_rows, bool)
-        for name in state.column_names if self._record_key else ():
-            whole &= state[name].is_valid().to_numpy()
-        return whole
+        return given.those(~over & keys_without_nulls(state, record=self._record_key)[given.keys])
 
     def _left_rows(self, left: SideRows, first: Column) -> pa.Table:
         """The left rows that have a partner, at the place where the first one came, or was there."""
