@@ -123,6 +123,13 @@ class Mixed:
         return outputs
 
 
+def types_of_join(columns: str, *, pairs: bool) -> dict[str, Any]:
+    """Types of a harness for a join of two streams of the same columns, which puts out pairs or left rows."""
+    right = [f"{name}_right {kind}" for name, kind in (column.split() for column in columns.split(", "))]
+    both = ", ".join([columns, *right])
+    return {"input_type": (columns, columns), "output_type": both if pairs else columns}
+
+
 def check_equal(
     make: Callable[[], Any],
     rows: Sequence[Any],

@@ -32,11 +32,12 @@ from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.joins.asof_join import AsOfJoin, AsOfSettings
 from state_engine.operators.joins.joined_rows import JoinedRows
 from state_engine.operators.lateness import Lateness
-from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
+from state_engine.testing import CollectSink, run_in_memory
 from tests.operators.any_cut import CUTS, EVERYWHERE, at_any_cut, together
 from tests.operators.joins import models
 from tests.operators.joins.models import Version
 from tests.operators.joins.test_joins_in_jobs import LATE, ROW, pair_of, row_of, stream_of
+from tests.operators.mixed import Mixed, forms_of, types_of_join
 
 COLUMNS = "side int, k string, part int, n bigint, at bigint, kind string"
 LATE_ROWS = OutputTag("late", COLUMNS)
@@ -119,12 +120,14 @@ def shown(output: Any) -> str:
 MORE = pytest.mark.more
 
 
+@pytest.mark.internal_errors
 @EVERYWHERE
 @CUTS
-@pytest.mark.parametrize("name", VECTORS)
-def test_vectors(name: str, size: int, parallelism: int, backend: Any) -> None:
+@forms_of({name: partial(join_of, **settings) for name, (settings, _) in VECTORS.items()})
+def test_vectors(name: str, columns: float, size: int, parallelism: int, backend: Any) -> None:
     settings, text = VECTORS[name]
-    run = KeyedHarness(join_of(**settings), **options(parallelism, backend))
+    by = options(parallelism, backend) | types_of_join(COLUMNS, pairs=True)
+    run = Mixed(partial(join_of, **settings), random.Random(0), lambda _: by, columns=columns, pairs=True)
     outputs = list[Any]()
     for number, part in enumerate(text.replace("W ", "W").split("→")):
         results = [word for word in part.split() if "," in word or word.startswith("=")]
@@ -136,17 +139,16 @@ def test_vectors(name: str, size: int, parallelism: int, backend: Any) -> None:
             outputs = []
         for steps in together([(word, None) for word in part.split() if word not in results], size):
             if steps[0][0].startswith("W"):
-                run.set_watermark(int(steps[0][0][1:]))
-                outputs += run.process_pairs([])
+                outputs += run.process([], watermark=int(steps[0][0][1:]))
             else:
-                outputs += run.process_pairs([given(event_of(step)) for step, _ in steps])
-            run = KeyedHarness.restored(join_of(**settings), run.snapshot(), **options(parallelism, backend))
+                outputs += run.process([given(event_of(step)) for step, _ in steps])
     assert outputs == []
+    assert not run.runs["elements" if columns else "columns"]
 
 
-def kept(run: KeyedHarness) -> set[str]:
+def kept(run: Mixed) -> set[str]:
     """The times of versions that are kept."""
-    entries = run.snapshot().keyed.entries.get("versions", {})
+    entries = run.stored.keyed.entries.get("versions", {})
     return {str(at) for of_key in entries.values() for at in of_key}
 
 

@@ -12,19 +12,13 @@ from state_engine import EmbeddedRocksDBStateBackend
 from state_engine.core.functions.vectorized_functions import vectorized_form
 from tests.operators.joins import models, test_asof_join
 from tests.operators.joins.test_interval_join import BOUND, COLUMNS, HOWS, INTERVALS, LATE, join_of, options
-from tests.operators.mixed import check_equal, streams
+from tests.operators.mixed import check_equal, streams, types_of_join
 
 pytestmark = pytest.mark.internal_errors
 
 
-def types_of(columns: str, *, pairs: bool) -> dict[str, Any]:
-    right = [f"{name}_right {kind}" for name, kind in (column.split() for column in columns.split(", "))]
-    both = ", ".join([columns, *right])
-    return {"input_type": (columns, columns), "output_type": both if pairs else columns}
-
-
 def harness(how: str, parallelism: int, backend: Any = None) -> dict[str, Any]:
-    return {**options(parallelism, backend, BOUND), **types_of(COLUMNS, pairs=how != "semi")}
+    return {**options(parallelism, backend, BOUND), **types_of_join(COLUMNS, pairs=how != "semi")}
 
 
 @streams(250, more=24)
@@ -48,7 +42,7 @@ def test_interval_joins(within: tuple[int, int], how: str, seeds: range) -> None
 
 
 def versions(parallelism: int, backend: Any = None) -> dict[str, Any]:
-    types = types_of(test_asof_join.COLUMNS, pairs=True)
+    types = types_of_join(test_asof_join.COLUMNS, pairs=True)
     return {**test_asof_join.options(parallelism, backend, BOUND), **types}
 
 

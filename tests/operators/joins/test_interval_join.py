@@ -27,6 +27,7 @@ from state_engine.testing import KeyedHarness
 from tests.operators.any_cut import CUTS, EVERYWHERE, at_any_cut, together
 from tests.operators.joins import models
 from tests.operators.joins.models import Event
+from tests.operators.mixed import Mixed, forms_of, types_of_join
 
 COLUMNS = "side int, k string, part int, n bigint, at bigint"
 LATE = OutputTag("late", COLUMNS)
@@ -133,40 +134,40 @@ def events_of(text: str) -> list[tuple[str, list[str] | None]]:
     return steps
 
 
+@pytest.mark.internal_errors
 @EVERYWHERE
 @CUTS
-@pytest.mark.parametrize("name", VECTORS)
-def test_vectors(name: str, size: int, parallelism: int, backend: Any) -> None:
+@forms_of({name: partial(join_of, within, how) for name, (within, how, _) in VECTORS.items()})
+def test_vectors(name: str, columns: float, size: int, parallelism: int, backend: Any) -> None:
     within, how, text = VECTORS[name]
-    function = join_of(within, how)
-    run = KeyedHarness(function, **options(parallelism, backend))
-    outputs, late, expected = list[Any](), list[Any](), list[str]()
+    by = options(parallelism, backend) | types_of_join(COLUMNS, pairs=how not in ("semi", "anti"))
+    make = partial(join_of, within, how)
+    run = Mixed(make, random.Random(0), lambda _: by, late=LATE, columns=columns, pairs=True)
+    outputs, expected = list[Any](), list[str]()
     for steps in together(events_of(text), size):
         (step, _), *_ = steps
         if step == "drain":
-            outputs += run.drain()
+            outputs += run.process([], drain=True)
         elif step.startswith("W"):
-            run.set_watermark(int(step[1:]))
-            outputs += run.process_pairs([])
+            outputs += run.process([], watermark=int(step[1:]))
         else:
             rows = [row_of(step) for step, _ in steps]
-            outputs += run.process_pairs([(row.side, Row(**row._asdict())) for row in rows])
-        late += run.side_output(LATE)
+            outputs += run.process([(row.side, Row(**row._asdict())) for row in rows])
         expected += [result for _, results in steps for result in results or ()]
         if steps[-1][1] is not None:
             came = [",".join("–" if at is None else str(at) for at in pair(o, "at")) for o in outputs]
-            came += [f"late:{'lr'[row.side - 1]}{row.at}" for row in late]
+            came += [f"late:{'lr'[row.side - 1]}{row.at}" for row in run.late]
             came += [kept(run, result) for result in expected if "=" in result]
             assert Counter(came) == Counter(expected), step
-            outputs, late, expected = [], [], []
-        run = KeyedHarness.restored(function, run.snapshot(), **options(parallelism, backend))
-    assert outputs == late == []
+            outputs, run.late, expected = [], [], []
+    assert outputs == run.late == []
+    assert not run.runs["elements" if columns else "columns"]
 
 
-def kept(run: KeyedHarness, result: str) -> str:
+def kept(run: Mixed, result: str) -> str:
     """The times of rows that are kept of a side, as the result of an example has them."""
     side = result.partition("=")[0]
-    of_key = run.snapshot().keyed.entries.get(side, {}).values()
+    of_key = run.stored.keyed.entries.get(side, {}).values()
     return f"{side}=" + "+".join(map(str, sorted(at for entries in of_key for at, _ in entries)))
 
 
