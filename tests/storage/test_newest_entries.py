@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,22 +19,31 @@ from state_engine.core.keys.entry_codes import entry_codes, key_codes
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.change_folding import fold
-from state_engine.core.state.descriptors import StateDescriptor, ValueStateDescriptor
+from state_engine.core.state.descriptors import (
+    MapStateDescriptor,
+    SortedMapStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
 from state_engine.core.state.evolution import recorded_schema
-from state_engine.core.state.state_table import DELETE, PUT, Change
+from state_engine.core.state.state_table import CLEAR, DELETE, PUT, Change
 from state_engine.storage.layout import state_column
 from state_engine.storage.state import newest_entries
 from state_engine.storage.state.base import BaseSpec, read_changes, write_base_files
 from state_engine.storage.state.changelog_write import changelog_table, file_order, write_changes
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile, open_state_file
-from state_engine.storage.state.newest_entries import NewestEntries
+from state_engine.storage.state.newest_entries import NewestEntries, NewestParts
 from state_engine.storage.state.state_rows import parts_of
 from state_engine.storage.stores.parquet_reading import OpenParquet
 
 KEY = KeySchema(("k", "part"), (pa.float64(), pa.string()))
 GROUPS = 8
 ONE, OTHER = ValueStateDescriptor("one", int), ValueStateDescriptor("other", str)
+MAPS = (MapStateDescriptor("counts", str, int), SortedMapStateDescriptor("hours", int, int))
 KEYS = [(number, part) for number in (0.0, 1.5, float("inf"), None) for part in ("a", "b", None)]
+
+
+FEW_KEYS = KEYS[1:5]
 
 
 class Files:
@@ -54,12 +63,17 @@ class Files:
         ]
 
     def change(self, changes: dict[StateDescriptor, dict[Any, Any]]) -> None:
-        keys = list({key: None for of_state in changes.values() for key in of_state})
-        table = changelog_table(
-            [
-                (d, [Change(k, DELETE if v is None else PUT, v) for k, v in of_state.items()])
+        self.write(
+            {
+                d: [Change(k, DELETE if v is None else PUT, v) for k, v in of_state.items()]
                 for d, of_state in changes.items()
-            ],
+            }
+        )
+
+    def write(self, changes: Mapping[Any, list[Change]]) -> None:
+        keys = list({change.key: None for of_state in changes.values() for change in of_state})
+        table = changelog_table(
+            list(changes.items()),
             key_type=KEY.storage,
             index_of={key: at for at, key in enumerate(keys)},
             keys=pa.StructArray.from_arrays(self.columns(keys), fields=list(KEY.storage)),
@@ -79,11 +93,12 @@ class Files:
         ]
 
     def base_spec(self) -> BaseSpec:
-        states = tuple(map(recorded_schema, (ONE, OTHER)))
+        states = tuple(map(recorded_schema, (ONE, OTHER, *MAPS)))
         return BaseSpec(KEY.storage, states, GROUPS, 0, uri=self.uri, base_id=f"b{len(self.files)}")
 
     def newest(self, keys: Sequence[Any]) -> NewestEntries:
-        return NewestEntries(self.files, self.hashes(keys), self.columns(keys))
+        hashes = self.hashes(keys)
+        return NewestEntries(NewestParts(self.files, hashes), hashes, self.columns(keys))
 
 
 def values_of(newest: NewestEntries, descriptor: StateDescriptor, keys: Sequence[Any]) -> dict[Any, Any]:
@@ -125,6 +140,62 @@ def test_they_are_those_that_the_changes_lead_to(hash_of: Any, steps: list[Any],
         for descriptor in (ONE, OTHER):
             wanted = {k: v for k, v in folded[descriptor.name].items() if k in keys}
             assert values_of(newest, descriptor, keys) == wanted
+
+
+def map_changes(map_keys: Sequence[Any]) -> st.SearchStrategy[list[Change]]:
+    """Net changes of a map: of a key at most one clear, and then each entry once."""
+    entries = st.dictionaries(st.sampled_from(map_keys), st.none() | st.integers(0, 9), max_size=3)
+    clears = st.sampled_from([False, False, True])
+    of_keys = st.dictionaries(st.sampled_from(FEW_KEYS), st.tuples(clears, entries), max_size=4)
+
+    def made(given: dict[Any, tuple[bool, dict[Any, Any]]]) -> list[Change]:
+        return [
+            change
+            for key, (clears, puts) in given.items()
+            for change in (
+                *([Change(key, CLEAR, None)] if clears else []),
+                *(Change(key, DELETE if v is None else PUT, (k, v)) for k, v in puts.items()),
+            )
+        ]
+
+    return of_keys.map(made)
+
+
+MAP_STEPS = st.fixed_dictionaries({MAPS[0]: map_changes("xyz"), MAPS[1]: map_changes((-1, 0, 7))})
+
+
+@pytest.mark.parametrize("hash_of", [key_hash, lambda key: key_hash(key) % 3], ids=["apart", "few hashes"])
+@pytest.mark.parametrize("little_bytes", [0, 2**20], ids=["each by itself", "together"])
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(MAP_STEPS | st.just("compact"), max_size=6),
+    st.lists(st.sampled_from(FEW_KEYS), unique=True, min_size=1),
+)
+def test_entries_of_maps_are_those_that_the_changes_lead_to(
+    little_bytes: int, hash_of: Any, steps: list[Any], keys: list[Any]
+) -> None:
+    folded: dict[str, dict[Any, Any]] = {descriptor.name: {} for descriptor in MAPS}
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(newest_entries, "parts_of", partial(parts_of, little_bytes=little_bytes))
+        path = Files(directory, hash_of)
+        for step in steps:
+            if step == "compact":
+                path.compact()
+                continue
+            path.write(step)
+            for descriptor, changes in step.items():
+                fold("map", folded[descriptor.name], [(c.key, c.op, c.value) for c in changes])
+        newest = path.newest(keys)
+        for descriptor in MAPS:
+            of_map, entries = newest.of_map(descriptor), dict[Any, Any]()
+            for number, entry in () if of_map is None else zip(*map(list, of_map), strict=True):
+                if number >= 0:
+                    entries.setdefault(keys[number], []).append(
+                        (entry["key"].as_py(), entry["value"].as_py())
+                    )
+            in_order = sorted if isinstance(descriptor, SortedMapStateDescriptor) else list
+            wanted = {k: list(v.items()) for k, v in folded[descriptor.name].items() if k in keys and v}
+            assert {k: in_order(v) for k, v in entries.items()} == {k: in_order(v) for k, v in wanted.items()}
 
 
 def test_keys_that_are_not_numbers_are_one_key(tmp_path: Path) -> None:

@@ -100,6 +100,15 @@ def test_what_was_written_is_read(file: WrittenFile) -> None:
     parquet_reading.check_footer(file.uri, size=file.bytes, footer=file.footer)
 
 
+def test_columns_that_are_read_as_numbers_need_not_be_there(tmp_path: Path) -> None:
+    table = pa.table(
+        {"key": pa.array([{"op": "put"}]), "state": ["sums"]}
+    )  # a column of that name inside another one
+    file = write_parquet(table, f"file://{tmp_path}/one.parquet")
+    opened = parquet_reading.open_parquet(file.uri, coded=["state", "op"])
+    assert opened.read().to_pylist() == table.to_pylist()
+
+
 def test_every_bit_of_a_footer_matters(file: WrittenFile) -> None:
     content = path_of(file).read_bytes()
     start = len(content) - footer_bytes(pa.py_buffer(content))

@@ -19,7 +19,7 @@ from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.storage.state.listed_files import Hashes, KeyGroups, KeyHashes
 from state_engine.storage.state.located_files import StateFile
-from state_engine.storage.state.stored_timers import StoredTimers, Window
+from state_engine.storage.state.stored_timers import StoredTimers, Window, those_within
 
 Timers = Iterable[tuple[int, str]]
 """Times and domains."""
@@ -59,6 +59,10 @@ class SubtaskTimers:
         if changes is None:
             return self._stored.within(self._window)
         return self._stored.among(changes, self._window)
+
+    def due_of(self, timers: pa.Table) -> pa.Table | None:
+        """Those of some timers that this batch may fire; None where there is none."""
+        return those_within(timers, self._window)
 
     def saw(self, loaded: Iterable[tuple[bool, Timers]]) -> None:
         """Take note of the timers that were loaded: by key, whether it is touched, or has the hash of one that is."""

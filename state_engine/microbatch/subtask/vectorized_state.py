@@ -28,11 +28,12 @@ from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.state_table import DELETE, PUT
 from state_engine.core.state.stored_states import StoredStates
-from state_engine.core.time.timers import EVENT, PROCESSING
+from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
 from state_engine.core.types.column_forms import in_form
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_parsing import arrow_type
+from state_engine.microbatch.routing.routed import HASH
 from state_engine.microbatch.routing.routed import INPUT as ROUTED_INPUT
 from state_engine.microbatch.subtask.subtask_input import Hashes, columns_of, key_columns_of
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
@@ -50,7 +51,7 @@ from state_engine.storage.state.changelog_write import (
 )
 from state_engine.storage.state.listed_files import KeyHashes
 from state_engine.storage.state.located_files import files_holding
-from state_engine.storage.state.newest_entries import NewestEntries
+from state_engine.storage.state.newest_entries import NewestEntries, NewestParts
 from state_engine.storage.stores.files import PutFile
 
 
@@ -139,9 +140,19 @@ class VectorizedKeyedState:
         self._stored = StoredStates(
             spec.uid, spec.recorded_states, spec.earlier_states, dropped=spec.dropped_states
         )
-        due = self._timers.due() if timers and len(self._timers.may_be_due()) else None
+        may_be_due = self._timers.may_be_due() if timers else np.array([], np.int64)
+        due = self._due(events, may_be_due) if len(may_be_due) else None
         keyed = spec.key_schema is not None and (events.num_rows or due is not None)
         self.keys = VectorizedKeys.of(events, spec, report, due) if keyed else _NO_KEYS
+
+    def _due(self, events: pa.Table, may_be_due: Hashes) -> pa.Table | None:
+        """Timers that this batch fires; what is read for that is not read again."""
+        of_rows = events[HASH].to_numpy() if events.num_rows else may_be_due
+        self._parts = self._parts_of(KeyHashes(np.concatenate([of_rows, may_be_due])).ordered)
+        timers = self._stored.of(TimersDescriptor())
+        assert isinstance(timers.descriptor, MapStateDescriptor)
+        left = self._parts.of_map(timers.descriptor, timers.read)
+        return None if left is None else self._timers.due_of(left.rows)
 
     def load(self, descriptor: StateDescriptor) -> StateColumn:
         stored, number = self._stored.of(descriptor), len(self.keys.hashes)
@@ -227,11 +238,17 @@ class VectorizedKeyedState:
             column=column,
         )
 
+    def _parts_of(self, hashes: Hashes) -> NewestParts:
+        return NewestParts(files_holding(self._files, hashes, self._spec.max_parallelism), hashes)
+
+    @cached_property
+    def _parts(self) -> NewestParts:
+        """The stored rows of the keys of the batch."""
+        return self._parts_of(self.keys.hashes)
+
     @cached_property
     def _entries(self) -> NewestEntries:
-        keys = self.keys
-        files = files_holding(self._files, keys.hashes, self._spec.max_parallelism)
-        return NewestEntries(files, keys.hashes, keys.columns)
+        return NewestEntries(self._parts, self.keys.hashes, self.keys.columns)
 
 
 def _first_timers(keys: np.ndarray, timers: pa.Array) -> list[tuple[bool, Timers]]:

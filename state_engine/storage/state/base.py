@@ -30,7 +30,7 @@ from state_engine.core.types.type_text import type_from_text
 from state_engine.storage.layout import changelog_schema, file_name, state_column
 from state_engine.storage.state.changelog_write import ROW_GROUP, file_order, in_file_order, write_changes
 from state_engine.storage.state.listed_files import Hashes, KeyGroups, ListedFile, SomeKeys
-from state_engine.storage.state.state_rows import Part, op_of_entry, parts_of
+from state_engine.storage.state.state_rows import Part, are_text, op_of_entry, parts_of
 from state_engine.storage.stores.files import join, write_parquet
 
 BASE_PARTITIONS = pa.schema([("base_id", pa.string()), ("key_group", pa.int64())])
@@ -204,7 +204,7 @@ def _latest(parts: Sequence[Part], single: Set[str], schema: pa.Schema) -> Itera
     """The parts without rows that are replaced: of states with one value a key all but the last one of a key."""
     tables = [part.read(["key", "state"]) for part in parts]
     keys = pa.chunked_array([conform(one_chunk(t["key"]), schema.field("key").type) for t in tables])
-    states = one_chunk(pa.chunked_array([_coded(t["state"]) for t in tables]).unify_dictionaries())
+    states = one_chunk(pa.chunked_array([coded(t["state"]) for t in tables]).unify_dictionaries())
     of_single = np.array([name in single for name in states.dictionary.to_pylist()])
     kept = ~of_single[states.indices.to_numpy()]
     kept[last_rows(entry_codes([one_chunk(keys), states.indices]))] = True
@@ -216,7 +216,8 @@ def _latest(parts: Sequence[Part], single: Set[str], schema: pa.Schema) -> Itera
             yield part.only(own)
 
 
-def _coded(texts: pa.ChunkedArray) -> pa.Array:
+def coded(texts: pa.ChunkedArray) -> pa.Array:
+    """Texts as numbers into a dictionary."""
     array = one_chunk(texts)
     return array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
 
@@ -256,8 +257,7 @@ class ChangeOps:
 
     def are(self, op: str) -> Hashes:
         """Which rows do this."""
-        equal: Hashes = pc.equal(self.ops, op).to_numpy(zero_copy_only=False)
-        return equal
+        return are_text(self.ops, op)
 
     def after_clear(self) -> Hashes:
         """Which rows come after the last clear of their key."""

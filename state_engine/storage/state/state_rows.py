@@ -72,11 +72,16 @@ class Part:
         known = {name: column.filter(pa.array(which)) for name, column in self.known.items()}
         return Part(self.columns, self.source, kept, known)
 
-    def rows(self, descriptor: StateDescriptor, read: Read | None, *, ops: bool = True) -> pa.Table | None:
-        """Hash, key, op and value column of one state's rows; None where it has none here.
+    def of_state(
+        self, descriptor: StateDescriptor, *, ops: bool = True
+    ) -> tuple[pa.Table, Hashes | None] | None:
+        """The columns of one state, of all wanted rows, and which of these are its own; None where it has none here.
 
         Args:
             ops: whether the op is wanted; of one value a key, what is deleted has none.
+
+        Returns:
+            Columns as they are stored, and a mask, or None where all rows are its own.
         """
         column = state_column(descriptor.stored_as)
         if column not in self.columns:
@@ -85,19 +90,45 @@ class Part:
         if descriptor.ttl is not None and descriptor.shape != "list":  # elements have their time beside them
             names.append("updated_at")
         table = self.read([n for n in names if n in self.columns])
-        own = pc.equal(table["state"], descriptor.stored_as)
-        rows = table if pc.all(own).as_py() else table.filter(own)
-        if not rows.num_rows:
+        own = are_text(table["state"], descriptor.stored_as)
+        if not own.any():
             return None
         if ops and "op" not in self.columns:  # a base
             op = pa.scalar(op_of_entry(descriptor.shape), pa.string())
-            rows = rows.append_column("op", pa.repeat(op, rows.num_rows))
+            table = table.append_column("op", pa.repeat(op, table.num_rows))
+        # the same columns in the same order, whatever the file is
+        names = [n for n in ["key_hash", "key", "op", column, "updated_at"] if n in table.schema.names]
+        return table.select(names), None if own.all() else own
+
+    def rows(self, descriptor: StateDescriptor, read: Read | None, *, ops: bool = True) -> pa.Table | None:
+        """Hash, key, op and value column of one state's rows; arguments as of ``of_state``."""
+        of_state = self.of_state(descriptor, ops=ops)
+        if of_state is None:
+            return None
+        rows, own = of_state
+        rows = rows if own is None else rows.filter(pa.array(own))
+        if ops:  # plain text
+            rows = rows.set_column(rows.schema.get_field_index("op"), "op", rows["op"].cast(pa.string()))
         if read is not None:
+            column = state_column(descriptor.stored_as)
             rows = rows.set_column(rows.schema.get_field_index(column), column, read(rows[column]))
-        # the same columns in the same order, and plain text, whatever the file is
-        names = [n for n in ["key_hash", "key", "op", column, "updated_at"] if n in rows.schema.names]
-        columns = {n: rows[n].cast(pa.string()) if n == "op" else rows[n] for n in names}
-        return pa.table(columns).combine_chunks()
+        return rows.combine_chunks()
+
+
+def are_text(texts: pa.ChunkedArray | pa.Array, text: str) -> Hashes:
+    """Which of some texts are one text; they may be numbers into a dictionary, which are compared as numbers.
+
+    Example:
+        >>> are_text(pa.array(["put", "clear", "put"]).dictionary_encode(), "put").tolist()
+        [True, False, True]
+    """
+    parts = [np.zeros(0, bool)]
+    for chunk in texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]:
+        if pa.types.is_dictionary(chunk.type):
+            parts.append(chunk.indices.to_numpy() == chunk.dictionary.index(text).as_py())
+        else:
+            parts.append(pc.equal(chunk, text).to_numpy(zero_copy_only=False))
+    return np.concatenate(parts)
 
 
 def parts_of(
@@ -122,7 +153,7 @@ def parts_of(
     for listed in files[::way]:
         table = _copied(listed, wanted)
         if table is None:
-            file = open_state_file(listed, coded=["state"])
+            file = open_state_file(listed, coded=["state", "op"])
             if only is not None and state_column(only) not in file.schema.names:
                 continue
             numbers = wanted.row_groups(file, listed)

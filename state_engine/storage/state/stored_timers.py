@@ -49,7 +49,7 @@ class StoredTimers:
 
     def within(self, window: Window) -> pa.Table | None:
         """The timers with a time in the window, as entries of a base; None where none has."""
-        return _those_within(self._timers_of(self.hashes(window)), window)
+        return those_within(self._timers_of(self.hashes(window)), window)
 
     def hashes(self, window: Window) -> Hashes:
         """Hashes of keys that may have a timer with a time in the window: a file said so, and a later one may not."""
@@ -61,7 +61,7 @@ class StoredTimers:
 
     def among(self, changes: pa.Table, window: Window) -> pa.Table | None:
         """The same as ``within``, of the keys of some changes of timers in path order, of which all are there."""
-        return _those_within(self._left(changes), window)
+        return those_within(self._left(changes), window)
 
     def first(self, domain: str, since_ms: int, without: KeyHashes) -> int | None:
         """Time of the first timer of a domain; None where there is none.
@@ -132,7 +132,8 @@ class StoredTimers:
         return entries_of(self._spec, _SCHEMA, rows)
 
 
-def _those_within(timers: pa.Table | None, window: Window) -> pa.Table | None:
+def those_within(timers: pa.Table | None, window: Window) -> pa.Table | None:
+    """The timers with a time in the window; None where none has."""
     if timers is None:
         return None
     due = timers.filter(pa.array(TimerColumns.of_table(timers).within(window)))

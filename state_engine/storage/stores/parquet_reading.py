@@ -181,7 +181,7 @@ def open_parquet(
     Args:
         size, footer: that were recorded when it was written; None where nothing was.
         of: for messages: what the file is part of, for example "checkpoint 7, operator 'sums'".
-        coded: columns of few texts that are read as numbers into a dictionary, which is faster.
+        coded: columns of few texts that are read as numbers into a dictionary, which is faster; where it has them.
 
     Raises:
         FileNotFoundError: it is gone.
@@ -199,10 +199,12 @@ def open_parquet(
             raise damaged(uri, "its footer is not the one that was written", of=of)
         source = pa.BufferReader(end) if whole else file
         with _parsing(uri, of, in_memory=True):
+            metadata = pq.read_metadata(pa.BufferReader(end))
+            paths = {metadata.schema.column(at).path for at in range(len(metadata.schema))}
             opened = pq.ParquetFile(
                 source,
-                metadata=None if whole else pq.read_metadata(pa.BufferReader(end)),
-                read_dictionary=list(coded),
+                metadata=metadata,
+                read_dictionary=[name for name in coded if name in paths],
                 page_checksum_verification=True,
                 pre_buffer=not whole and not is_local(uri),  # small reads of a store are joined
             )
