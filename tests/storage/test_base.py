@@ -369,5 +369,16 @@ def test_numbers_are_equal_where_rows_are(data: st.DataObject | None, rows: int,
     assert set(codes) <= set(range(rows))
 
 
+@pytest.mark.parametrize("ends", [(-9, 9), (0, 2**61 - 1), (-(2**63), 2**63 - 1)])
+def test_numbers_of_wide_columns_are_equal_where_rows_are(ends: tuple[int, int]) -> None:
+    wide = np.append(np.random.default_rng(7).integers(*ends, size=28, endpoint=True), ends)
+    # eight times the second width is 2**64, so numbers of 64 bits would not keep these rows apart
+    rows = [np.repeat([0, 8], 30), np.tile(wide, 2)]
+    codes = entry_codes([pa.array(column) for column in rows]).tolist()
+    as_python = list(zip(*(column.tolist() for column in rows), strict=True))
+    assert [[a == b for a in codes] for b in codes] == [[a == b for a in as_python] for b in as_python]
+    assert set(codes) == set(range(len(set(as_python))))
+
+
 def _frozen(value: Any) -> Any:
     return tuple((k, _frozen(v)) for k, v in value.items()) if isinstance(value, dict) else value
