@@ -74,6 +74,7 @@ class Mixed:
 
     Attributes:
         runs: how many batches went per element, and how many over columns.
+        outputs: of all batches.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Mixed:
         self.process_of = KeyedHarness.process_pairs if pairs else KeyedHarness.process
         self.stored: Any = None
         self.late: list[Any] = []
+        self.outputs: list[Any] = []
         self.runs: Counter[str] = Counter()
 
     def process(self, rows: Sequence[Any], **given: Any) -> list[Any]:
@@ -118,6 +120,7 @@ class Mixed:
         outputs = self.process_of(harness, rows, **given)
         self.stored, self.state = harness.snapshot(), state_of(harness)
         self.times = harness.output_timestamps
+        self.outputs += outputs
         if self.tag is not None:
             self.late += harness.side_output(self.tag)
         return outputs

@@ -15,6 +15,7 @@ from typing import Any, cast
 from state_engine.core.state.change_folding import fold
 from state_engine.core.state.descriptors import TIMERS, MapStateDescriptor, StateDescriptor
 from state_engine.core.state.evolution import column_type_of, evolve, recorded_schema
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.state_table import Change
 from state_engine.core.state.stored_states import StoredStates
 from state_engine.core.state.ttl import Stamped
@@ -32,6 +33,9 @@ class MemoryState:
 
     entries: dict[str, Entries] = field(default_factory=dict)
     descriptors: dict[str, StateDescriptor] = field(default_factory=dict)
+    _schemas: dict[str, tuple[StateDescriptor, StateSchema]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def load(self, descriptor: StateDescriptor, keys: Iterable[Any], *, operator: str) -> Entries:
         """The entries of some keys, as a copy, in the form of a declaration that may be a later one."""
@@ -55,10 +59,15 @@ class MemoryState:
 
     def _known(self, descriptor: StateDescriptor, operator: str = "") -> tuple[str | None, str]:
         """The name under which a state is kept, None where it is not, and the name that it is stored as."""
-        recorded = {name: recorded_schema(declared) for name, declared in self.descriptors.items()}
+        recorded = {name: self._schema_of(name, declared) for name, declared in self.descriptors.items()}
         stored_as = StoredStates(operator, recorded).of(descriptor).descriptor.stored_as
         known = (name for name, declared in self.descriptors.items() if declared.stored_as == stored_as)
         return next(known, None), stored_as
+
+    def _schema_of(self, name: str, declared: StateDescriptor) -> StateSchema:
+        if name not in self._schemas or self._schemas[name][0] is not declared:
+            self._schemas[name] = declared, recorded_schema(declared)
+        return self._schemas[name][1]
 
     def copied(self) -> MemoryState:
         return MemoryState(copy.deepcopy(self.entries), dict(self.descriptors))

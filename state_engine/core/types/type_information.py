@@ -30,6 +30,10 @@ class TypeInformation:
     storage: pa.DataType
     mutable = False
 
+    def __deepcopy__(self, memo: Any) -> TypeInformation:
+        """The type itself, which never changes: functions that are copied for each subtask share theirs."""
+        return self
+
     def normalise(self, value: Any) -> Any:
         """The value as declared; a fresh one where it is mutable. Raises ValueTypeError."""
         raise NotImplementedError

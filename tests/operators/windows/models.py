@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
+from zoneinfo import ZoneInfo
 
 START = -(2**63)
 
@@ -60,6 +63,31 @@ def cumulating(size: int, every: int) -> Callable[[int], list[Interval]]:
     def windows(at: int) -> list[Interval]:
         start = at // size * size
         return [(start, start + k * every) for k in range(1, size // every + 1) if at < start + k * every]
+
+    return windows
+
+
+def of_clock(zone: str, hours: int) -> Callable[[int], list[Interval]]:
+    """Windows that begin when a clock shows a multiple of some hours, or is put past one; minute by minute."""
+    clock, minute = ZoneInfo(zone), 60_000
+
+    def shows(at: int) -> int:
+        """Minutes that the clock shows since its year 1."""
+        local = datetime.fromtimestamp(at / 1000, clock).replace(tzinfo=None)
+        return (local - datetime.min) // timedelta(minutes=1)
+
+    @cache
+    def begins(at: int) -> bool:
+        before, now, size = shows(at - minute), shows(at), hours * 60
+        return now % size == 0 or now // size > before // size
+
+    def windows(at: int) -> list[Interval]:
+        start, end = at // minute * minute, at // minute * minute + minute
+        while not begins(start):
+            start -= minute
+        while not begins(end):
+            end += minute
+        return [(start, end)]
 
     return windows
 

@@ -15,7 +15,8 @@ from state_engine.core.state.descriptors import TIMERS
 from state_engine.operators.windows.assigners import Tumbling
 from state_engine.operators.windows.window_results import Emit
 from tests.operators.mixed import check_equal
-from tests.operators.windows.test_windows import ASSIGNERS, LATE, operator, options, stream
+from tests.operators.windows.models import Table
+from tests.operators.windows.test_windows import ASSIGNERS, BOUND, LATE, apply, operator, options, stream
 
 OUTPUT = (
     "key string, window_start timestamp, window_end timestamp, n bigint, s bigint, m double, lo bigint, hi bigint, "
@@ -28,28 +29,34 @@ TYPES: dict[str, Any] = {
 }
 NAMES = [name for name in ASSIGNERS if name != "computed"]
 RUNNING = [(name, "running") for name in NAMES if isinstance(ASSIGNERS[name][0], Tumbling)]
-FEW, MORE = range(3), range(3, 25)
+LATENESS = (0, 3, 20)
+FEW, MORE, MANY = range(9), range(9, 75), range(75, 1002)
 
 
 @pytest.mark.internal_errors
-@pytest.mark.parametrize("seeds", [FEW, pytest.param(MORE, marks=pytest.mark.more)], ids=["few", "more"])
-@pytest.mark.parametrize("lateness", [0, 3, 20])
+@pytest.mark.parametrize(
+    "seeds",
+    [FEW, pytest.param(MORE, marks=pytest.mark.more), pytest.param(MANY, marks=pytest.mark.long)],
+    ids=["few", "more", "many"],
+)
 @pytest.mark.parametrize(("name", "emit"), [*((name, "final") for name in NAMES), *RUNNING])
-def test_columns_and_elements_in_turn_give_what_elements_give(
-    name: str, emit: Emit, lateness: int, seeds: range
-) -> None:
-    windows, _ = ASSIGNERS[name]
+def test_columns_and_elements_in_turn_give_what_elements_give(name: str, emit: Emit, seeds: range) -> None:
+    windows, model = ASSIGNERS[name]
     over_columns = 0
     for seed in seeds:
+        lateness, rows = LATENESS[seed % 3], stream(seed, 40)
         but = (
             {TIMERS} if name == "session" else ()
         )  # there they are sufficient over columns, and not the same
         mixed = check_equal(
-            partial(operator, windows, lateness=lateness, emit=emit), stream(seed, 40), random.Random(seed),
+            partial(operator, windows, lateness=lateness, emit=emit), rows, random.Random(seed),
             lambda n, backend=None: {**options(n, backend), **TYPES}, late=LATE, share=0.5 if seed % 2 else 1.0,
             kinds=True, but=but,
         )  # fmt: skip
-        assert mixed.state == {}
+        table, expected = Table(), model(rows, bound=BOUND, lateness=lateness)
+        shown = mixed.outputs if emit == "final" else [(row.get_row_kind(), row) for row in mixed.outputs]
+        apply(table, shown, emit=emit)
+        assert (table, mixed.state) == (expected.table, {}), f"seed {seed}"
         over_columns += mixed.runs["columns"]
         if mixed.columns == 1.0 and name != "session":
             assert not mixed.runs["elements"], seed
