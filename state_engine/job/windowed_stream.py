@@ -208,7 +208,8 @@ class WindowedStream:
         A result has the columns of the key, ``window_start``, ``window_end``, ``rank`` and the other columns of its
         row. Of rows that are equal in ``by`` the one with the least event time has the better rank. As many rows a
         window are kept as there are ranks, in the state ``top``: ``publish(table)`` shows those of open tumbling
-        windows and sessions, by ``window_start`` in milliseconds and their place in the list.
+        windows and sessions, by ``window_start`` in milliseconds and their place in the list. The arguments are those
+        of ``keyed.top_n(…)`` without ``ttl``, for rows go with their window.
 
         Args:
             n: how many ranks there are.

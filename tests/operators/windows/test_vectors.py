@@ -105,6 +105,24 @@ VECTORS: dict[str, tuple[Any, Emit | Literal["firings"], int, str]] = {
         Session(lambda row: row.v), "final", 0,
         "k:1@1 k:2@2 k:3@3 k:4@4 k:9@9 k:9@9 k:15@15 drain → k 10 [1,8), k 33 [9,30)",
     ),
+    "gaps of the rows, one by one": (
+        Session(lambda row: row.v), "final", 0,
+        "k:4@0 k:4@0 k:2@3 k:2@4 k:3@1 k:3@11 k:3@10 k:3@12 drain → k 15 [0,6), k 9 [10,15)",
+    ),
+    "gaps of the rows that touch": (
+        Session(lambda row: row.v), "final", 0,
+        "k:3@0 k:3@5 k:3@10 k:2@8 k:2@3 j:1@1 j:3@0 drain → k 13 [0,13), j 4 [0,3)",
+    ),
+    "a session comes late": (Session(2), "final", 0, "1 W -10 13 W 2 3 drain → k 2 [1,5), k 1 [13,15)"),
+    "a session comes in time": (Session(2), "final", 0, "1 W -10 3 W -8 13 W 2 drain → k 2 [1,5), k 1 [13,15)"),
+    "sessions of Spark": (
+        Session(10_000), "final", 0,
+        "hello@40000 world@40000 spark@40000 streaming@40000 W 9999 world@41000 hello@41000 structured@41000 "
+        "streaming@41000 W 10999 spark@25000 streaming@25000 spark@0 → late spark@0 streaming@0 → late streaming@0 "
+        "spark@30000 streaming@30000 hello@60000 apache@60000 spark@60000 W 29999 structured@90000 streaming@90000 "
+        "W 60000 → spark 3 [25000,50000), streaming 4 [25000,51000), hello 2 [40000,51000), world 2 [40000,51000), "
+        "structured 1 [41000,51000)",
+    ),
     "lateness, as in Flink": (
         Tumbling(2000), "firings", 500,
         "b@500 W 1500 b@1300 W 2300 → b 2 [0,2000) b@1997 → b 3 [0,2000) W 6000 b@1998 → late b@1998",
