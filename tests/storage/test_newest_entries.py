@@ -287,10 +287,10 @@ class TestRowGroups:
         assert len(file.sorted_row_groups("key_group", -3, -1)) == 0
 
 
-FEW_KEYS = st.tuples(st.sampled_from([0.5, 1.0, None]), st.sampled_from(["a", "b", None]))
+KEY_PAIRS = st.tuples(st.sampled_from([0.5, 1.0, None]), st.sampled_from(["a", "b", None]))
 
 
-@given(st.lists(FEW_KEYS, max_size=40), st.integers(1, 20))
+@given(st.lists(KEY_PAIRS, max_size=40), st.integers(1, 20))
 def test_rows_have_one_number_where_their_keys_are_equal(keys: list[tuple[float, str]], hashes: int) -> None:
     columns = [pa.array([k[0] for k in keys], pa.float64()), pa.array([k[1] for k in keys], pa.string())]
     # of few hashes several keys have one, but equal keys have one hash

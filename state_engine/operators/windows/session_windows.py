@@ -38,8 +38,8 @@ class SessionWindows(WindowOperator):
     """Emits what comes of the rows of each session.
 
     A session ``[start, end)`` is closed once the watermark is ``lateness_ms`` behind its end; then it takes no row, and
-    nothing of it is kept but its end. A row is too late where its own session would be closed, or where it would reach
-    into a closed one; it goes to ``late_to``.
+    nothing of it is kept but its end. A row is too late where its own session would be closed, unless it is inside of
+    an open one, or where it would reach into a closed one; it goes to ``late_to``.
 
     State: the open sessions of a key; besides, one number a key, for a gap longer. With a computed gap that number
     stays, because the next gap may be of any length.
@@ -126,12 +126,13 @@ class SessionWindows(WindowOperator):
         return {TimeWindow(start, end): tuple(kept) for start, (end, *kept) in list(self._sessions.items())}
 
     def _is_too_late(self, own: TimeWindow, touched: Sessions, watermark: int) -> bool:
-        """Whether the own session of a row is closed, or reaches a closed one.
+        """Whether the own session of a row is closed and the row in no open one, or it reaches a closed one.
 
-        Open sessions end behind all closed ones, and none overlaps another. So a row that touches an open one, or whose
-        own one is open, touches a closed one if it is not behind the greatest end of those.
+        Open sessions end behind all closed ones, and none overlaps another. So a row in an open one, or whose own one
+        is open, touches a closed one if it is not behind the greatest end of those. A row in front of an open one may
+        not reach further back than one of its own could, so an end is known for as long as a row can reach it.
         """
-        if not touched and self._closes(own) <= watermark:
+        if self._closes(own) <= watermark and not any(one.start <= own.start for one in touched):
             return True
         closed = self._closed.value()
         return closed is not None and own.start <= closed

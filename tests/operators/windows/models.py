@@ -120,7 +120,10 @@ def aligned(
 
 
 def sessions(rows: Iterable[Any], gap: Callable[[Any], int], *, bound: int, lateness: int) -> Windowed:
-    """Sessions: what is linked by rows that overlap or touch, of the rows that reach no closed session."""
+    """Sessions: what is linked by rows that overlap or touch, of the rows that reach no closed session.
+
+    A row whose own session would be closed is taken inside of an open one only.
+    """
     accepted: dict[str, list[Event]] = {}
     late = []
     for row, watermark in watermarks_before(rows, bound):
@@ -128,7 +131,8 @@ def sessions(rows: Iterable[Any], gap: Callable[[Any], int], *, bound: int, late
         before = _linked(accepted.get(row.k, []), gap)
         touched = [one for one in before if start <= one[0][1] and end >= one[0][0]]
         closed = [one for one in touched if one[0][1] + lateness <= watermark]
-        if closed or (not touched and end + lateness <= watermark):
+        inside = any(bounds[0] <= start for bounds, _ in touched)
+        if closed or (not inside and end + lateness <= watermark):
             late.append(row)
         else:
             accepted.setdefault(row.k, []).append(row)

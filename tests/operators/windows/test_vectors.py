@@ -113,6 +113,12 @@ VECTORS: dict[str, tuple[Any, Emit | Literal["firings"], int, str]] = {
         Session(lambda row: row.v), "final", 0,
         "k:3@0 k:3@5 k:3@10 k:2@8 k:2@3 j:1@1 j:3@0 drain → k 13 [0,13), j 4 [0,3)",
     ),
+    "a row that reaches back to a closed session": (
+        Session(4), "final", 0, "24 W 28 → k 1 [24,28) W 32 31 28 → late k@28 drain → k 1 [31,35)",
+    ),
+    "a late row inside of an open session": (
+        Session(4), "final", 0, "20 24 28 W 31 22 19 → late k@19 drain → k 4 [20,32)",
+    ),
     "a session comes late": (Session(2), "final", 0, "1 W -10 13 W 2 3 drain → k 2 [1,5), k 1 [13,15)"),
     "a session comes in time": (Session(2), "final", 0, "1 W -10 3 W -8 13 W 2 drain → k 2 [1,5), k 1 [13,15)"),
     "sessions of Spark": (
