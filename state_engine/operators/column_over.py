@@ -39,7 +39,7 @@ from state_engine.operators import lateness as of_one
 from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.segments import Column, Segments
 from state_engine.operators.lateness import TOO_LATE, Lateness
-from state_engine.operators.timed_rows import TimedRows, plus, times_are_timestamps
+from state_engine.operators.timed_rows import TimedRows, pairs_within, plus, times_are_timestamps
 
 if TYPE_CHECKING:
     from state_engine.operators.over import OverPlan
@@ -172,7 +172,7 @@ class ColumnOver(StandsForElements):
             raise PerElement  # adding and taking back each row once is less work
         parts = []
         for block in _blocks(ends - begins + 1):
-            of_row, within = _pairs(begins[block], ends[block])
+            of_row, within = pairs_within(begins[block], ends[block])
             if self._at_once:  # what comes later is not seen
                 before = line.place[within] <= line.place[places[block]][of_row]
                 of_row, within = of_row[before], within[before]
@@ -381,16 +381,3 @@ def _blocks(lengths: Column) -> Iterator[slice]:
         end = max(int(np.searchsorted(ends, before + _PAIRS, side="right")), begin + 1)
         yield slice(begin, end)
         begin = end
-
-
-def _pairs(begins: Column, ends: Column) -> tuple[Column, Column]:
-    """Each row with each place from its first to its last: the numbers of rows, and the places.
-
-    Example:
-        >>> [column.tolist() for column in _pairs(np.array([0, 1]), np.array([1, 1]))]
-        [[0, 0, 1], [0, 1, 1]]
-    """
-    lengths = ends - begins + 1
-    of_row = np.repeat(np.arange(len(begins)), lengths)
-    offsets = np.cumsum(lengths) - lengths
-    return of_row, np.arange(len(of_row)) - offsets[of_row] + begins[of_row]

@@ -15,6 +15,7 @@ from state_engine.core.functions.vectorized_functions import (
     PerElement,
     VectorizedKeyedFunction,
 )
+from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.operators.aggregates.segments import Column
@@ -133,3 +134,23 @@ def prefix_largest(keys: Column, values: Column, begins: Column) -> np.ndarray:
     first = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
     before = np.where(first, begins[keys], np.append(0, with_row[:-1])[: len(keys)])
     return np.stack([before, with_row])
+
+
+def pairs_within(begins: Column, ends: Column) -> tuple[Column, Column]:
+    """Each row with each place from its first to its last: the numbers of rows, and the places.
+
+    Example:
+        >>> [column.tolist() for column in pairs_within(np.array([0, 1]), np.array([1, 1]))]
+        [[0, 0, 1], [0, 1, 1]]
+    """
+    lengths = ends - begins + 1
+    of_row = np.repeat(np.arange(len(begins)), lengths)
+    offsets = np.cumsum(lengths) - lengths
+    return of_row, np.arange(len(of_row)) - offsets[of_row] + begins[of_row]
+
+
+def stored_and_given(stored: pa.StructArray, given: pa.Table, name: str) -> pa.Array:
+    """A column of stored rows, and behind them of those of a batch, which may have no columns where there are none."""
+    column = stored.field(name)
+    behind = one_chunk(given[name]).cast(column.type) if given.num_rows else pa.nulls(0, column.type)
+    return pa.concat_arrays([column, behind])

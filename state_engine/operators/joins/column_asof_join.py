@@ -31,7 +31,7 @@ from state_engine.operators.aggregates.segments import Column
 from state_engine.operators.joins.joined_rows import JoinedRows
 from state_engine.operators.key_values import keys_without_nulls
 from state_engine.operators.lateness import TOO_LATE, Lateness
-from state_engine.operators.timed_rows import TimedRows, plus, times_are_timestamps
+from state_engine.operators.timed_rows import TimedRows, plus, stored_and_given, times_are_timestamps
 
 
 class ColumnAsOfJoin(StandsForElements):
@@ -93,10 +93,7 @@ class ColumnAsOfJoin(StandsForElements):
             given, chosen = given.those(chosen >= 0), chosen[chosen >= 0]
         if not len(chosen):
             return None
-        own = len(self._joined.columns.names) - len(self._joined.taken)
-        columns = {name: given.rows[name] for name in self._joined.columns.names[:own]}
-        shown = zip(self._joined.columns.names[own:], self._joined.taken, strict=True)
-        columns |= {name: versions.column(taken, chosen) for name, taken in shown}
+        columns = self._joined.by_name(given.rows.column, lambda name: versions.column(name, chosen))
         return pa.table(columns | {ROW: given.rows[ROW], EVENT_TIME: given.at})
 
     def _changes(self, versions: Versions, touched: Column) -> pa.Table:
@@ -212,16 +209,12 @@ class Versions:
 
     def column(self, name: str, places: Column) -> pa.Array:
         """A column of some versions; null where a place is below 0."""
-        stored = self.stored.field(name)
         rows = (
             pa.array(self.order[places], mask=places < 0)
             if len(self.at)
             else pa.nulls(len(places), pa.int64())
         )
-        given = (
-            one_chunk(self.given[name]).cast(stored.type) if self.given.num_rows else pa.nulls(0, stored.type)
-        )
-        return pa.concat_arrays([stored, given]).take(rows)
+        return stored_and_given(self.stored, self.given, name).take(rows)
 
     def entries(self, put: Column, removed: Column, kind: pa.StructType) -> pa.Table:
         """Changes of the state: some versions, and others that are gone."""

@@ -34,7 +34,13 @@ from state_engine.operators.aggregates.segments import Column
 from state_engine.operators.joins.joined_rows import JoinedRows
 from state_engine.operators.key_values import keys_without_nulls
 from state_engine.operators.lateness import TOO_LATE, Lateness
-from state_engine.operators.timed_rows import TimedRows, plus, times_are_timestamps
+from state_engine.operators.timed_rows import (
+    TimedRows,
+    pairs_within,
+    plus,
+    stored_and_given,
+    times_are_timestamps,
+)
 
 _NEVER = MAX_TIMESTAMP
 """The place of the first partner of a row that has none."""
@@ -232,18 +238,12 @@ class SideRows:
         least, most = (min(max(ms, -_FAR_MS), _FAR_MS) for ms in (least_ms, most_ms))
         begins = np.searchsorted(codes, base + np.clip(offset + least, 0, self.step - 1))
         ends = np.searchsorted(codes, base + np.clip(offset + most, -1, self.step - 1), side="right")
-        lengths = np.maximum(ends - begins, 0)
-        of_row = np.repeat(np.arange(len(rows)), lengths)
-        within = np.arange(len(of_row)) - (np.cumsum(lengths) - lengths)[of_row] + begins[of_row]
+        of_row, within = pairs_within(begins, ends - 1)
         return rows[of_row], others[within]
 
     def column(self, name: str, rows: Column) -> pa.Array:
         """A column of some rows."""
-        stored = self.stored.field(name)
-        given = (
-            one_chunk(self.given[name]).cast(stored.type) if self.given.num_rows else pa.nulls(0, stored.type)
-        )
-        return pa.concat_arrays([stored, given]).take(pa.array(self.order[rows]))
+        return stored_and_given(self.stored, self.given, name).take(pa.array(self.order[rows]))
 
     def changes(self, side: ColumnSide, gone: Column, end_ms: int) -> pa.Table:
         """Changes of the state: rows of the batch that stay, and stored ones that go.
@@ -268,10 +268,9 @@ class SideRows:
 
 
 def _columns_of_pairs(joined: JoinedRows, left: SideRows, right: SideRows, pairs: Pairs) -> pa.Table:
-    own = len(joined.columns.names) - len(joined.taken)
-    columns = {name: left.column(name, pairs.left) for name in joined.columns.names[:own]}
-    shown = zip(joined.columns.names[own:], joined.taken, strict=True)
-    columns |= {name: right.column(taken, pairs.right) for name, taken in shown}
+    columns = joined.by_name(
+        lambda name: left.column(name, pairs.left), lambda name: right.column(name, pairs.right)
+    )
     times = {"left": left.at[pairs.left], "right": right.at[pairs.right]}
     times["later"] = np.maximum(times["left"], times["right"])
     return pa.table(columns | {ROW: pairs.place, EVENT_TIME: times[joined.time]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from state_engine.core.errors import ConfigurationError
@@ -93,7 +93,7 @@ class JoinedRows(RowResults):
             raise ConfigurationError(
                 f"{join}: take names columns that the right stream does not have: {unknown}; it has {list(right.names)}"
             )
-        self.taken = names
+        self._taken = names
         self._taken_at = [right.names.index(name) for name in names]
         self._left, self._right = _plain(left), _plain(right)
         shown = [name + suffix if name in left.names else name for name in names]
@@ -103,6 +103,12 @@ class JoinedRows(RowResults):
             "row",
         )
         self.time = time
+
+    def by_name(self, left: Callable[[str], Any], right: Callable[[str], Any]) -> dict[str, Any]:
+        """The columns of results, by what gives a column of the left rows and of the right ones."""
+        names, own = self.columns.names, len(self.columns.names) - len(self._taken)
+        taken = zip(names[own:], self._taken, strict=True)
+        return {name: left(name) for name in names[:own]} | {shown: right(name) for shown, name in taken}
 
     def row(self, left: Any, right: Any) -> Any:
         others = _values(self._right, right)
