@@ -23,7 +23,7 @@ from state_engine.core.types.composite_types import DictType, ListType, StructTy
 from state_engine.core.types.scalar_types import StringType, TimestampType
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.core.types.type_parsing import from_spark_json
-from state_engine.storage.java_gateway import java_session, jvm_of
+from state_engine.storage.java_gateway import java_class, java_session, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,17 +117,16 @@ def look_at_functions(session: SparkSession) -> None:
     from pyspark.sql.udf import UDFRegistration
 
     jvm = jvm_of(session.sparkContext)
-    registry = java_session(session).sessionState().functionRegistry()
-    known = registry.listFunction()
-    for place, name in enumerate(str(known.mkString("\n")).split("\n")):
-        if name.startswith("system.builtin."):
-            continue
-        info = registry.lookupFunction(known.apply(place))
-        if info.isDefined() and info.get().getSource() == "python_udf":
-            builder = registry.lookupFunctionBuilder(known.apply(place)).get()
-            made = _taken_out(builder.apply(jvm.PythonUtils.toSeq([])))
+    known = java_session(session).sessionState().functionRegistry()
+    spark_s = java_class(jvm, "org.apache.spark.sql.catalyst.analysis.FunctionRegistry").builtin()
+    # what differs, as Java finds it: a reply of py4j's over 8 KiB, such as all names, waits 40 ms for the network
+    own = known.functionBuilders().toSet().diff(spark_s.functionBuilders().toSet()).toSeq()
+    for place in range(own.size()):
+        named, made_by = own.apply(place)._1(), own.apply(place)._2()
+        if made_by._1().getSource() == "python_udf":
+            made = _taken_out(made_by._2().apply(jvm.PythonUtils.toSeq([])))
             if made is not None:
-                UDFRegistration(session).register(known.apply(place).funcName(), made)
+                UDFRegistration(session).register(named.funcName(), made)
 
 
 def _taken_out(expression: Any) -> Any:
