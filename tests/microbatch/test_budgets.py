@@ -36,13 +36,15 @@ from state_engine.storage.state import listed_files
 from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 from state_engine.storage.stores.kept_files import PROCESS_CACHE
 from state_engine.storage.stores.parquet_reading import ReadSizes, open_parquet
-from tests.support.costs import SparkRecords, counting_files, delta_commits
+from tests.support.costs import SparkRecords, counting_files, counting_java_calls, delta_commits
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 
 Run = Callable[[], None]
 """Runs the micro-batch whose cost is counted."""
 
 MANY = USUAL.rows + 1
+REPLY_IN_ONE_PIECE = 8_192
+"""Characters: the buffer of Java's writer."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,11 @@ def test_spark_jobs_stages_and_commits_of_a_micro_batch(
     budget, run = BUDGETS[prepare], prepare(tmp_path, spark)
     records, commits = SparkRecords(spark), delta_commits(tmp_path)
     persisted = records.persisted()
-    run()
+    with counting_java_calls() as calls:
+        run()
+    # each is a fifth of a millisecond; a reply that Java sends in two pieces waits 40 ms for the network between them
+    assert calls.number <= 200 + 150 * budget.jobs
+    assert calls.longest_reply < REPLY_IN_ONE_PIECE
     assert len(records.new()) == budget.jobs
     assert records.stages() == {"completed": budget.stages, "skipped": 0, "failed": 0, "failed tasks": 0}
     assert delta_commits(tmp_path) - commits == budget.commits

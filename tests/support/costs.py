@@ -6,10 +6,14 @@ import io
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
+from py4j.clientserver import ClientServerConnection
+from py4j.protocol import MEMORY_COMMAND_NAME
 from pyspark.sql import SparkSession
 
 from tests.faults.file_plane import Plane, installed
@@ -66,6 +70,30 @@ class SparkRecords:
 
 def _listed(sequence: Any) -> list[Any]:
     return [sequence.apply(i) for i in range(sequence.size())]
+
+
+@dataclass
+class JavaCalls:
+    """Calls of Java from this process: how many there were, and how long the longest reply was."""
+
+    number: int = 0
+    longest_reply: int = 0
+
+
+@contextmanager
+def counting_java_calls() -> Iterator[JavaCalls]:
+    """Count the calls of Java that any thread makes inside."""
+    calls, send = JavaCalls(), ClientServerConnection.send_command
+
+    def counted(connection: ClientServerConnection, command: str) -> str:
+        reply = str(send(connection, command))
+        calls.number += not command.startswith(MEMORY_COMMAND_NAME)  # what was freed, whenever that was
+        calls.longest_reply = max(calls.longest_reply, len(reply))
+        return reply
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClientServerConnection, "send_command", counted)
+        yield calls
 
 
 def delta_commits(*directories: Path) -> int:
