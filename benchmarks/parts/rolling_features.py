@@ -15,7 +15,7 @@ from benchmarks.figures import Comparison, Fact, Figures, Timed
 from benchmarks.unequal import UnequalResultsError
 from state_engine import count, sum_
 from state_engine.operators.lateness import Lateness
-from state_engine.operators.over import Over
+from state_engine.operators.over.over import Over
 from state_engine.testing import KeyedHarness
 
 ROW = "k bigint, v bigint, at bigint"

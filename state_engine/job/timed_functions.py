@@ -20,7 +20,7 @@ from state_engine.job.typed_by_input import TimedByInput
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.aggregates.declarations import Aggregate, Reach
 from state_engine.operators.lateness import Lateness
-from state_engine.operators.over import Over, OverPlan, WhenOut, check_forget_after, shape_of_over
+from state_engine.operators.over.over import Over, OverPlan, WhenOut, check_forget_after, shape_of_over
 from state_engine.operators.sequence import Sequences, SequenceSettings, check_no_clash
 from state_engine.sources.output_type import OutputType
 

@@ -145,6 +145,7 @@ def check_equal(
     backend: Any = None,
     but: Collection[str] = (),
     pairs: bool = False,
+    sizes: Sequence[int] = (1, 3, 10, 40),
 ) -> Mixed:
     """Run both ways over one cut of the rows; outputs, their times, late rows, state and timers are equal each time.
 
@@ -154,11 +155,12 @@ def check_equal(
         kinds: whether outputs have kinds.
         backend: of the run per element.
         but: states that need not be equal.
+        sizes: of batches.
     """
     elements = KeyedHarness(make(), **options(1, backend))
     mixed, at = Mixed(make, rng, options, late=late, columns=share, pairs=pairs), 0
     while at <= len(rows):
-        size = rng.choice([1, 3, 10, 40])
+        size = rng.choice(sizes)
         batch, at = rows[at : at + size], at + size
         drain = at > len(rows)
         outputs = mixed.process(batch, drain=drain)

@@ -20,8 +20,8 @@ from state_engine import (
 from state_engine.core.functions.vectorized_functions import vectorized_form
 from state_engine.core.state.descriptors import TIMERS
 from state_engine.operators.lateness import Lateness
-from state_engine.operators.over import Over, WhenOut
-from state_engine.operators.over_rows import SPANS as SPANS_OF_SUMS
+from state_engine.operators.over.over import Over, WhenOut
+from state_engine.operators.over.over_rows import SPANS as SPANS_OF_SUMS
 from tests.operators.mixed import check_equal, streams
 from tests.operators.test_over import BOUND, LATE, ROW, stream
 
@@ -29,20 +29,31 @@ pytestmark = pytest.mark.internal_errors
 CACHES = {TIMERS, SPANS_OF_SUMS}
 """Timers are sufficient, and accumulators follow from the rows."""
 SPANS: dict[str, Any] = {"last": [0, 7, 30]}
-REACHES: dict[str, dict[str, Any]] = {"spans": SPANS, "rows": {"last_rows": 3}, "one": {"last_rows": 1}}
+REACHES: dict[str, dict[str, Any]] = {
+    "spans": SPANS,
+    "rows": {"last_rows": 3},
+    "one": {"last_rows": 1},
+    # three levels, of 2, 8 and 32; one is of two spans
+    "tiles": {"last": [8, 128, 200, 520], "tile": 2},
+    "one tile": {"last": [8], "tile": 8},
+}
+TIMES = 9
+"""Times of rows are so many times as far apart for tiles, so that those of all levels go."""
 
 
 def over(emit: WhenOut, lateness: int, reach: dict[str, Any]) -> Over:
+    reach = dict(reach)
+    tile_ms = reach.pop("tile", None)
     aggregates = {"n": count(**reach), "s": sum_("v", **reach), "m": avg("v", **reach)}
     aggregates |= {"lo": min_("v", **reach), "hi": max_("v", **reach)}
-    return Over(ROW, aggregates, emit=emit, lateness=Lateness(lateness, LATE))
+    return Over(ROW, aggregates, emit=emit, tile_ms=tile_ms, lateness=Lateness(lateness, LATE))
 
 
-def harness(parallelism: int, backend: Any = None, *, output: Any) -> dict[str, Any]:
+def harness(parallelism: int, backend: Any = None, *, output: Any, times: int = 1) -> dict[str, Any]:
     return {
         "key_by": lambda row: row[0],
         "timestamp_of": lambda row: row[2],
-        "max_out_of_orderness_ms": BOUND,
+        "max_out_of_orderness_ms": BOUND * times,
         "parallelism": parallelism,
         "backend": backend,
         "key_type": str,
@@ -61,20 +72,23 @@ def test_columns_and_elements_in_turn_give_what_elements_give(
     for seed in seeds:
         rng = random.Random(seed)
         make = partial(over, emit, rng.choice([0, 6]), REACHES[reach])
-        by = partial(harness, output=make()._plan.output_type)
+        times = TIMES if reach == "tiles" and seed % 3 < 2 else 1
+        rows = [(k, v, at * times) for k, v, at in stream(seed)]
+        by = partial(harness, output=make()._plan.output_type, times=times)
         backend = EmbeddedRocksDBStateBackend() if seed % 20 == 0 else None
         share = 0.5 if seed % 2 else 1.0
+        sizes = (1, 2, 5) if times > 1 else (1, 3, 10, 40)
         runs = check_equal(
-            make, stream(seed), rng, by, late=LATE, share=share, backend=backend, but=CACHES
+            make, rows, rng, by, late=LATE, share=share, backend=backend, but=CACHES, sizes=sizes
         ).runs
         over_columns += runs["columns"]
-        if share == 1.0 and (emit == "final" or reach == "spans"):
+        if share == 1.0 and (emit == "final" or "last" in REACHES[reach]):
             assert not runs["elements"], seed
     assert over_columns
 
 
 NO_FORM: dict[str, dict[str, Any]] = {
-    "tiles": {"aggregates": {"n": count(last=[8])}, "tile_ms": 2},
+    "tiles and rows": {"aggregates": {"n": count(last=[8]), "m": count(last_rows=2)}, "tile_ms": 2},
     "all rows": {"aggregates": {"n": count()}},
     "spans and rows": {"aggregates": {"n": count(last=[8]), "m": count(last_rows=2)}},
     "keys that are forgotten": {"aggregates": {"n": count(last_rows=2)}, "forget_after_ms": 5},

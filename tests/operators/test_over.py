@@ -28,8 +28,8 @@ from state_engine import (
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.operators.aggregates.declarations import Aggregate
 from state_engine.operators.lateness import Lateness
-from state_engine.operators.over import Over, WhenOut
-from state_engine.operators.over_rows import level_of
+from state_engine.operators.over.levels import level_of
+from state_engine.operators.over.over import Over, WhenOut
 from state_engine.testing import KeyedHarness
 from tests.operators.any_cut import CUTS, EVERYWHERE, at_any_cut
 from tests.operators.mixed import Mixed, forms_of

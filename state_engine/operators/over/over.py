@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal, get_args
@@ -29,10 +30,13 @@ from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.declarations import Aggregate, Reach
 from state_engine.operators.aggregates.plan import AggregatePlan, plan
 from state_engine.operators.aggregates.steps import Fields
-from state_engine.operators.column_over import ColumnOver, OverStates
 from state_engine.operators.keyed_rows import KeyedRows
 from state_engine.operators.lateness import Lateness, plus, time_of
-from state_engine.operators.over_rows import AllRows, KeptRows, SpanSums, Tiles, Timed
+from state_engine.operators.over.column_over import ColumnOver
+from state_engine.operators.over.column_rows import RowsOverColumns
+from state_engine.operators.over.column_tiles import TilesOverColumns
+from state_engine.operators.over.levels import Level
+from state_engine.operators.over.over_rows import AllRows, KeptRows, SpanSums, Tiles, Timed
 from state_engine.operators.waiting import WaitingRows
 
 WhenOut = Literal["final", "at_once"]
@@ -105,17 +109,19 @@ class OverPlan:
         names = [*self.row_type.names, *(column.name for column in self.columns)]
         return StructType(names, [*self.row_type.types, *(column.type for column in self.columns)], "row")
 
-    @property
+    @cached_property
     def of_all_reaches(self) -> AggregatePlan:
         """One plan of all aggregates, of rows that are never taken back."""
         made = self._plan(self._named, lambda one: True)
         assert made is not None
         return made
 
-    def result_of(self, column: OverColumn) -> str:
+    def place_of(self, column: OverColumn) -> int:
+        """Where its result stands among those of all reaches."""
         results = self.plan_of(column)
         assert results is not None
-        return results.results[column.place].name
+        name = results.results[column.place].name
+        return [result.name for result in self.of_all_reaches.results].index(name)
 
     def _plan(
         self, aggregates: Mapping[str, Aggregate], has: Callable[[Aggregate], bool], *, retract: bool = False
@@ -234,17 +240,33 @@ class Over(KeyedProcessFunction):
 
     def vectorized(self) -> ColumnOver | None:
         """The same over columns, which a subtask runs where it can; None where there is no such form."""
-        made, kept = self._plan, self._kept
-        both = bool(made.spans_ms) and bool(made.last_rows)
-        forever = self._all is not None or self._forget_after_ms is not None
-        if kept is None or self._tiles is not None or forever or both or holds_pickles(made.row_type):
+        made = self._plan
+        if self._all is not None or self._forget_after_ms is not None or holds_pickles(made.row_type):
             return None
-        plan = PlanOverColumns.of(made.of_all_reaches)
+        kept = self._kept_over_columns()
+        if kept is None:
+            return None
+        waiting = self._waiting.descriptor
+        return ColumnOver(made, kept, waiting, self._wakes_descriptor, self._lateness, at_once=self._at_once)
+
+    def _kept_over_columns(self) -> RowsOverColumns | TilesOverColumns | None:
+        """What is kept over columns: rows by time, last rows, or tiles; None for several of these."""
+        made, kept, tiles = self._plan, self._kept, self._tiles
+        by_two = kept is not None and (tiles is not None or (bool(made.spans_ms) and bool(made.last_rows)))
+        plan = None if by_two else PlanOverColumns.of(made.of_all_reaches)
         if plan is None:
             return None
+        if tiles is not None:
+            assert made.tile_ms is not None
+            return TilesOverColumns(
+                plan, tiles.levels, made.tile_ms, made.fields.names, self._at_once, tiles.descriptor
+            )
+        assert kept is not None
+        levels = [Level(0, 1, made.spans_ms[-1])] if made.spans_ms else []
         sums = None if kept.sums is None else kept.sums.descriptor
-        states = OverStates(self._waiting.descriptor, kept.descriptor, sums, self._wakes_descriptor)
-        return ColumnOver(made, plan, states, self._lateness, at_once=self._at_once)
+        return RowsOverColumns(
+            plan, levels, made.last_rows, made.fields.names, self._at_once, kept.descriptor, sums
+        )
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._waiting.open(runtime_context)

@@ -6,7 +6,9 @@ all of those, in the order of their times.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from state_engine.core.functions.runtime_context import RuntimeContext, TaskInfo
@@ -19,12 +21,11 @@ from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.aggregates.group_accumulators import GroupAccumulators, Kept
 from state_engine.operators.aggregates.group_states import Group
 from state_engine.operators.aggregates.plan import AggregatePlan
+from state_engine.operators.over.levels import level_of, levels_of
 from state_engine.operators.places import PLACE, number_behind
 
 ROWS, SPANS, TILES = "rows", "spans", "tiles"
 """Names of the states: maps, of which the first and the last one are sorted."""
-TIMES, LEAST = 4, 16
-"""The tiles of a level are so many times as long as those of the one below; a span has at least so many tiles."""
 Timed = tuple[int, Any]
 """A row and its event time in front."""
 
@@ -220,87 +221,62 @@ class Tiles:
     """
 
     def __init__(self, plan: AggregatePlan, tile_ms: int, spans_ms: Sequence[int]) -> None:
-        self._tile_ms, self._longest = tile_ms, dict[int, int]()
-        for span in sorted(spans_ms):
-            self._longest[level_of(span, tile_ms)] = span
-        self._levels = {
-            level: GroupAccumulators(plan, in_windows=True, apart=f"_{TILES}_{level}")
-            for level in self._longest
+        self._tile_ms, self.levels = tile_ms, levels_of(spans_ms, tile_ms)
+        self._groups = {
+            level.number: GroupAccumulators(plan, in_windows=True, apart=f"_{TILES}_{level.number}")
+            for level in self.levels
         }
         self._in_memory = InMemory(plan)
         kept = plan.state.value_type
-        self._descriptor = SortedMapStateDescriptor(
+        self.descriptor = SortedMapStateDescriptor(
             TILES, StructType(["level", "start"], [BIGINT, BIGINT]), kept
         )
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._in_memory.open(runtime_context)
-        self._tiles = runtime_context.get_sorted_map_state(self._descriptor)
-        for groups in self._levels.values():
+        self._tiles = runtime_context.get_sorted_map_state(self.descriptor)
+        for groups in self._groups.values():
             groups.open_states(runtime_context)
 
     def close(self) -> None:
         self._in_memory.close()
 
     def add(self, at: int, row: Any) -> None:
-        for level, groups in self._levels.items():
-            start = self._start(level, at)
-            kept = self._tiles.get((level, start))
-            self._tiles.put((level, start), groups.added(kept, row, at, start))
+        for level in self.levels:
+            start = max(level.start(at), MIN_TIMESTAMP)
+            kept = self._tiles.get((level.number, start))
+            self._tiles.put((level.number, start), self._groups[level.number].added(kept, row, at, start))
 
     def of_span(self, span_ms: int, at: int, others: Sequence[Timed]) -> list[Any]:
         """The aggregates of the rows of the span before a time, from the begin of a tile on."""
-        level = level_of(span_ms, self._tile_ms)
-        first, groups = self._start(level, at - span_ms), self._levels[level]
-        kept = [tuple(tile) for _, tile in self._tiles.sub_items((level, first), (level + 1, MIN_TIMESTAMP))]
+        number = level_of(span_ms, self._tile_ms)
+        level = next(replace(one, span_ms=span_ms) for one in self.levels if one.number == number)
+        first, groups = level.first(at), self._groups[number]
+        of_level = self._tiles.sub_items((number, first), (number + 1, MIN_TIMESTAMP))
         within = [one for one in others if one[0] >= first]
-        return self._in_memory.of_parts(groups, kept, (first, at + 1), within)
+        return self._in_memory.of_parts(
+            groups, [tuple(tile) for _, tile in of_level], (first, at + 1), within
+        )
 
     def expire(self, at: int) -> None:
         """Drop the tiles that no row of a time, or behind it, has in reach."""
-        for level, longest in self._longest.items():
-            first = self._start(level, at - longest)
-            for (_, start), _ in list(self._tiles.sub_items((level, MIN_TIMESTAMP), (level, first))):
-                self._tiles.remove((level, start))
-                self._levels[level].forget(start)
+        for level in self.levels:
+            gone = self._tiles.sub_items((level.number, MIN_TIMESTAMP), (level.number, level.first(at)))
+            for (_, start), _ in list(gone):
+                self._tiles.remove((level.number, start))
+                self._groups[level.number].forget(start)
 
     def empty_at(self) -> int | None:
         """The time for which nothing that is kept is still in reach; None where nothing is kept."""
-        ends = []
-        for level, longest in self._longest.items():
-            newest = self._newest(level)
-            if newest is not None:
-                ends.append(newest + self._length(level) + longest)
-        return max(ends, default=None)
+        newest = ((level, self._newest(level.number)) for level in self.levels)
+        return max((start + level.reach_ms for level, start in newest if start is not None), default=None)
 
-    def _newest(self, level: int) -> int | None:
-        if level == max(self._longest):
+    def _newest(self, number: int) -> int | None:
+        if number == self.levels[-1].number:
             entry = self._tiles.last_entry()
-            return None if entry is None else int(entry[0][1])
-        starts = [
-            key[1] for key, _ in self._tiles.sub_items((level, MIN_TIMESTAMP), (level + 1, MIN_TIMESTAMP))
-        ]
-        return starts[-1] if starts else None
-
-    def _length(self, level: int) -> int:
-        return int(self._tile_ms * TIMES**level)
-
-    def _start(self, level: int, at: int) -> int:
-        length = self._length(level)
-        return max(at // length * length, MIN_TIMESTAMP)
-
-
-def level_of(span_ms: int, tile_ms: int) -> int:
-    """The level of the tiles of a span.
-
-    Example:
-        >>> [level_of(minutes, 5) for minutes in (60, 24 * 60, 30 * 24 * 60)]
-        [0, 2, 4]
-    """
-    level = 0
-    while LEAST * tile_ms * TIMES ** (level + 1) <= span_ms:
-        level += 1
-    return level
+            return None if entry is None or entry[0][0] != number else int(entry[0][1])
+        of_level = self._tiles.sub_items((number, MIN_TIMESTAMP), (number + 1, MIN_TIMESTAMP))
+        return next((int(key[1]) for key, _ in deque(of_level, maxlen=1)), None)
 
 
 class AllRows:

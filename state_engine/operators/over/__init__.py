@@ -1,0 +1,1 @@
+"""Aggregates of the rows before each row of a key."""
