@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -76,6 +77,43 @@ def bounds_are_timestamps(start: int, end: int) -> bool:
 def times_are_timestamps(at: Column) -> bool:
     """Whether all times are timestamps, so that differences of them fit into 64 bits."""
     return not len(at) or bounds_are_timestamps(int(at.min()), int(at.max()))
+
+
+@dataclass(frozen=True)
+class KeyTimes:
+    """Numbers for keys and times that rise with both, so that one search finds a time of a key.
+
+    Attributes:
+        least: the first time.
+        step: between two keys: one more than the times, so the last number of a key is behind all of its times.
+
+    Example:
+        >>> codes = KeyTimes.covering([np.array([0, 1])], [np.array([30, 10])])
+        >>> codes.of(np.array([0, 0, 1]), np.array([10, 30, 10])).tolist()
+        [0, 20, 22]
+    """
+
+    least: int
+    step: int
+
+    @classmethod
+    def covering(cls, keys: Sequence[Column], times: Sequence[Column]) -> KeyTimes:
+        """Raises PerElement where they do not fit into 64 bits."""
+        there = [one for one in times if len(one)]
+        least = min((int(one.min()) for one in there), default=0)
+        step = max((int(one.max()) for one in there), default=0) - least + 2
+        if (max(int(one.max(initial=0)) for one in keys) + 1) * step > MAX_TIMESTAMP:
+            raise PerElement
+        return cls(least, step)
+
+    @property
+    def end(self) -> int:
+        """A time behind all others."""
+        return self.least + self.step - 1
+
+    def of(self, keys: Column, at: Column | int) -> Column:
+        codes: Column = keys * self.step + (at - self.least)
+        return codes
 
 
 def plus(at: Column, span_ms: int) -> Column:

@@ -26,12 +26,18 @@ from state_engine.core.functions.vectorized_functions import (
 )
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
 from state_engine.core.types.columns import one_chunk
-from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.operators.aggregates.segments import Column
 from state_engine.operators.joins.joined_rows import JoinedRows
 from state_engine.operators.key_values import keys_without_nulls
 from state_engine.operators.lateness import TOO_LATE, Lateness
-from state_engine.operators.timed_rows import TimedRows, plus, stored_and_given, times_are_timestamps
+from state_engine.operators.timed_rows import (
+    KeyTimes,
+    TimedRows,
+    plus,
+    stored_and_given,
+    times_are_timestamps,
+)
 
 
 class ColumnAsOfJoin(StandsForElements):
@@ -118,8 +124,7 @@ class Versions:
     """Versions that are stored, and those of a batch; by key and time, and those of one time as they came.
 
     Attributes:
-        codes: numbers that rise with key and time.
-        least, step: the first time, and what lies between the codes of two keys.
+        codes: numbers that rise with key and time, by ``key_times``.
         place: the row of the batch; -1 of a stored one.
         ends: which end a version.
         order: their places among the stored ones and those of the batch.
@@ -128,8 +133,7 @@ class Versions:
     keys: Column
     at: Column
     codes: Column
-    least: int
-    step: int
+    key_times: KeyTimes
     place: Column
     ends: Column
     order: Column
@@ -149,11 +153,8 @@ class Versions:
         times = np.concatenate([at, others])
         if not times_are_timestamps(times):
             raise PerElement
-        least, most = (int(times.min()), int(times.max())) if len(times) else (0, 0)
-        step = most - least + 1
-        if (int(keys.max(initial=0)) + 1) * step > MAX_TIMESTAMP:
-            raise PerElement
-        codes = keys * step + (at - least)
+        key_times = KeyTimes.covering([keys], [times])
+        codes = key_times.of(keys, at)
         order = np.argsort(codes, kind="stable")
         place = np.full(len(keys), -1)
         if len(right.at):
@@ -163,8 +164,7 @@ class Versions:
             keys[order],
             at[order],
             codes[order],
-            least,
-            step,
+            key_times,
             place[order],
             ends[order],
             order,
@@ -177,7 +177,7 @@ class Versions:
         if not len(self.at):
             return np.full(len(given.at), -1)
         place = given.rows[ROW].to_numpy() if len(given.at) else np.zeros(0, np.int64)
-        codes = given.keys * self.step + (given.at - self.least)
+        codes = self.key_times.of(given.keys, given.at)
         chosen: Column = np.searchsorted(self.codes, codes, side="right" if exact else "left") - 1
         chosen[self.keys[chosen] != given.keys] = -1
         came_later = (chosen >= 0) & (self.place[chosen] > place)

@@ -35,6 +35,7 @@ from state_engine.operators.joins.joined_rows import JoinedRows
 from state_engine.operators.key_values import keys_without_nulls
 from state_engine.operators.lateness import TOO_LATE, Lateness
 from state_engine.operators.timed_rows import (
+    KeyTimes,
     TimedRows,
     pairs_within,
     plus,
@@ -183,13 +184,10 @@ class SideRows:
         times = np.concatenate(at)
         if not times_are_timestamps(times):
             raise PerElement
-        least = int(times.min(initial=_NEVER)) if len(times) else 0
-        step = (int(times.max()) - least + 2) if len(times) else 2
-        if (max(int(one.max(initial=0)) for one in keys) + 1) * step > MAX_TIMESTAMP:
-            raise PerElement
+        of_both = KeyTimes.covering(keys, at)
         made = []
         for of_keys, of_at, place, one, rows in zip(keys, at, places, stored, given, strict=True):
-            codes = of_keys * step + (of_at - least)
+            codes = of_both.of(of_keys, of_at)
             order = np.argsort(codes, kind="stable")
             codes = codes[order]
             number = np.arange(len(order)) - np.searchsorted(codes, codes)
@@ -205,7 +203,7 @@ class SideRows:
                     of_keys[order],
                     of_at[order],
                     codes,
-                    step,
+                    of_both.step,
                     number,
                     where[order],
                     order,

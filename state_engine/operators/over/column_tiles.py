@@ -18,13 +18,12 @@ from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.vectorized_functions import KEY, MAP_KEY, VALUE, PerElement
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
 from state_engine.core.types.columns import one_chunk
-from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.segments import Column, Segments
 from state_engine.operators.over.column_over import NEVER, Reach
 from state_engine.operators.over.levels import Level, level_of
 from state_engine.operators.over.timeline import Timeline, blocks
-from state_engine.operators.timed_rows import distinct, pairs_within
+from state_engine.operators.timed_rows import KeyTimes, distinct, pairs_within
 
 _SEEN = 500
 """Rows outside of tiles that a row sees, on the average, from which on it is faster to put each into its tile."""
@@ -86,6 +85,10 @@ class _KeptTiles:
     def _start(self) -> Column:
         return cast(Column, self._map_keys.field("start").to_numpy())
 
+    def _by_level(self, keys: Column, level: Column | int) -> Column:
+        """A number for each key and level."""
+        return cast(Column, keys * len(self.form.levels) + level)
+
     def newest(self, key: int, line: Timeline) -> list[int]:
         begin, end = np.searchsorted(self._keys, [key, key + 1])
         newest = np.full(len(self.form.levels), NEVER)
@@ -102,19 +105,13 @@ class _KeptTiles:
         begins = line.first_at(places, line.at[places] - first)
         if int((ends - begins).sum()) > _SEEN * len(places):
             raise PerElement
-        keys = line.keys[places]
-        codes = Codes.of(
-            self._keys, self._level, self._start, keys=keys, starts=first, levels=len(self.form.levels)
-        )
-        tiles_from = np.searchsorted(codes.stored, codes.at(keys, number, first))
-        tiles_to = np.searchsorted(codes.stored, codes.at(keys, number, codes.most), side="right") - 1
-        tiles_from = np.minimum(tiles_from, tiles_to + 1)
-        rows, kept, plan, parts = (
-            line.fields(self.form.fields),
-            one_chunk(self.stored[VALUE]),
-            self.form.plan,
-            [],
-        )
+        stored, wanted = self._by_level(self._keys, self._level), self._by_level(line.keys[places], number)
+        codes = KeyTimes.covering([stored, wanted], [self._start, first])
+        there = codes.of(stored, self._start)
+        tiles_from = np.searchsorted(there, codes.of(wanted, first))
+        tiles_to = np.searchsorted(there, codes.of(wanted, codes.end)) - 1
+        rows, kept = line.fields(self.form.fields), one_chunk(self.stored[VALUE])
+        plan, parts = self.form.plan, []
         for block in blocks(ends - begins + tiles_to - tiles_from + 2):
             of_row, within = line.seen(begins[block], ends[block], places[block], at_once=self.form.at_once)
             number_of = len(begins[block])
@@ -129,82 +126,43 @@ class _KeptTiles:
 
     def after(self, line: Timeline, flushed: Column, reached: Column) -> dict[str, pa.Table]:
         """Rows whose time is over are added to their tiles; those that no later row has in reach go."""
-        places, number = np.flatnonzero(flushed), len(self.form.levels)
         firsts = np.stack([level.firsts(reached) for level in self.form.levels])
-        starts = np.stack([level.start(line.at[places]) for level in self.form.levels])
-        keys = np.tile(line.keys[places], number)
-        levels, starts, places = (
-            np.repeat(np.arange(number), len(places)),
-            starts.ravel(),
-            np.tile(places, number),
-        )
-        stays = starts >= firsts[levels, keys]  # those with rows have a time that was reached
-        keys, levels, starts, places = (one[stays] for one in (keys, levels, starts, places))
-        codes = Codes.of(self._keys, self._level, self._start, keys=keys, starts=starts, levels=number)
-        of_tiles, of_rows = distinct(codes.at(keys, levels, starts))
-        at = np.searchsorted(codes.stored, of_tiles)
-        known = np.append(codes.stored, -1)[at] == of_tiles
-        kept = one_chunk(self.stored[VALUE])
-        before = kept.take(pa.array(at, mask=~known))
-        rows = line.fields(self.form.fields).take(pa.array(places))
-        after = self.form.plan.added(rows, before, Segments(of_rows))[0] if len(of_tiles) else before
-        one_row = np.zeros(len(of_tiles), np.int64)
-        one_row[of_rows] = np.arange(len(of_rows))
+        keys, levels, starts, values = self._added(line, np.flatnonzero(flushed), firsts)
         gone = np.flatnonzero(
             (reached[self._keys] != NEVER) & (self._start < firsts[self._level, self._keys])
         )
-        own_levels = np.array(self.form.numbers, np.int64)
-        map_key = [
-            np.concatenate([own_levels[levels[one_row]], own_levels[self._level[gone]]]),
-            np.concatenate([starts[one_row], self._start[gone]]),
-        ]
-        return {
-            self.form.stored.name: pa.table(
-                {
-                    KEY: np.concatenate([keys[one_row], self._keys[gone]]),
-                    MAP_KEY: pa.StructArray.from_arrays(
-                        [pa.array(one) for one in map_key], fields=list(self._map_keys.type)
-                    ),
-                    VALUE: pa.concat_arrays([after, pa.nulls(len(gone), after.type)]),
-                }
-            )
+        numbers = np.array(self.form.numbers)[np.concatenate([levels, self._level[gone]])]
+        map_key = [pa.array(numbers), pa.array(np.concatenate([starts, self._start[gone]]))]
+        changes = {
+            KEY: np.concatenate([keys, self._keys[gone]]),
+            MAP_KEY: pa.StructArray.from_arrays(map_key, fields=list(self._map_keys.type)),
+            VALUE: pa.concat_arrays([values, pa.nulls(len(gone), values.type)]),
         }
+        return {self.form.stored.name: pa.table(changes)}
 
+    def _added(
+        self, line: Timeline, places: Column, firsts: np.ndarray
+    ) -> tuple[Column, Column, Column, pa.Array]:
+        """Key, level, begin and accumulators of each tile that rows at some places lie in.
 
-@dataclass(frozen=True)
-class Codes:
-    """Numbers for key, level and begin that rise with them.
-
-    Attributes:
-        stored: of stored tiles.
-        most: the newest begin.
-    """
-
-    stored: Column
-    least: int
-    most: int
-    levels: int
-
-    @classmethod
-    def of(
-        cls,
-        keys_of_stored: Column,
-        level: Column,
-        start: Column,
-        *,
-        keys: Column,
-        starts: Column,
-        levels: int,
-    ) -> Codes:
-        """Raises PerElement where they do not fit into 64 bits."""
-        least = min(int(one.min()) for one in (start, starts) if len(one)) if len(start) + len(starts) else 0
-        most = max((int(one.max()) for one in (start, starts) if len(one)), default=0)
-        number = max(int(keys_of_stored.max(initial=0)), int(keys.max(initial=0))) + 1
-        if number * levels * (most - least + 1) > MAX_TIMESTAMP:
-            raise PerElement
-        codes = cls(np.zeros(0, np.int64), least, most, levels)
-        return cls(codes.at(keys_of_stored, level, start), least, most, levels)
-
-    def at(self, keys: Column, level: Column | int, start: Column | int) -> Column:
-        codes: Column = (keys * self.levels + level) * (self.most - self.least + 1) + (start - self.least)
-        return codes
+        Args:
+            firsts: by level and key, the begin of the first tile that stays.
+        """
+        levels = np.repeat(np.arange(len(self.form.levels)), len(places))
+        starts = np.concatenate([level.start(line.at[places]) for level in self.form.levels])
+        places = np.tile(places, len(self.form.levels))
+        stays = starts >= firsts[levels, line.keys[places]]
+        levels, starts, places = levels[stays], starts[stays], places[stays]
+        stored, wanted = self._by_level(self._keys, self._level), self._by_level(line.keys[places], levels)
+        codes = KeyTimes.covering([stored, wanted], [self._start, starts])
+        there = codes.of(stored, self._start)
+        tiles, of_rows = distinct(codes.of(wanted, starts))
+        at = np.searchsorted(there, tiles)
+        known = np.append(there, -1)[at] == tiles
+        values = one_chunk(self.stored[VALUE]).take(pa.array(at, mask=~known))
+        if len(tiles):
+            rows = line.fields(self.form.fields).take(pa.array(places))
+            values, _ = self.form.plan.added(rows, values, Segments(of_rows))
+        row = np.zeros(len(tiles), np.int64)
+        row[of_rows] = np.arange(len(of_rows))
+        return line.keys[places[row]], levels[row], starts[row], values

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from state_engine.core.functions.vectorized_functions import KEY, MAP_KEY, VALUE, PerElement
+from state_engine.core.functions.vectorized_functions import KEY, MAP_KEY, VALUE
 from state_engine.core.types.columns import one_chunk
-from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.operators.aggregates.segments import Column
-from state_engine.operators.timed_rows import TimedRows, pairs_within
+from state_engine.operators.timed_rows import KeyTimes, TimedRows, pairs_within
 
 _PAIRS = 2**20
 """So many rows of spans, or those of one row, are in memory at once."""
@@ -37,7 +36,6 @@ class Timeline:
     at: Column
     place: Column
     codes: Column
-    least: int
     begins: Column
     number: Column
     kept: int
@@ -54,11 +52,7 @@ class Timeline:
         )
         at = np.concatenate([*stored_at, given.at])
         keys = np.concatenate([kept[KEY].to_numpy(), waiting[KEY].to_numpy(), given.keys])
-        least = int(at.min(initial=MAX_TIMESTAMP)) if len(at) else 0
-        step = int(at.max(initial=least)) - least + 1
-        if (int(keys.max(initial=0)) + 1) * step > MAX_TIMESTAMP:
-            raise PerElement
-        codes = keys * step + (at - least)
+        codes = KeyTimes.covering([keys], [at]).of(keys, at)
         order = np.argsort(codes, kind="stable")
         codes, keys, at = codes[order], keys[order], at[order]
         begins, peers = (np.searchsorted(column, column) for column in (keys, codes))
@@ -66,7 +60,7 @@ class Timeline:
         known = order < len(at) - len(given.at)
         number[known] = np.concatenate(numbers)[order[known]]
         return cls(
-            keys, at, order, codes, least, begins, number, kept.num_rows, kept.num_rows + waiting.num_rows,
+            keys, at, order, codes, begins, number, kept.num_rows, kept.num_rows + waiting.num_rows,
             (kept, waiting), given.rows,
         )  # fmt: skip
 
