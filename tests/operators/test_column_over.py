@@ -101,6 +101,17 @@ def test_what_has_no_form_over_columns(given: dict[str, Any]) -> None:
     assert vectorized_form(Over(ROW, **given)) is None
 
 
+@pytest.mark.more
+@pytest.mark.parametrize("tile_ms", [None, 2])
+def test_rows_that_see_many_others_go_per_element(tile_ms: int | None) -> None:
+    make = partial(Over, ROW, {"s": sum_("v", last=[8])}, tile_ms=tile_ms)
+    by = partial(harness, output=make()._plan.output_type)
+    for number, form in ((500, "columns"), (502, "elements")):
+        rows = [("a", 1, 0)] * number
+        runs = check_equal(make, rows, random.Random(0), by, but=CACHES, sizes=[number]).runs
+        assert runs[form]
+
+
 @pytest.mark.parametrize("emit", ["final", "at_once"])
 @pytest.mark.parametrize("newest", range(35, 38))
 def test_what_a_span_ends_with_stays_until_nothing_has_it_in_reach(emit: WhenOut, newest: int) -> None:

@@ -15,10 +15,7 @@ from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.segments import Column, Segments
 from state_engine.operators.over.column_over import NEVER, Reach
 from state_engine.operators.over.levels import Level
-from state_engine.operators.over.timeline import Timeline, blocks
-
-_SEEN = 500
-"""Rows that a row sees, on the average, from which on accumulators that take rows back are faster, of doubles first."""
+from state_engine.operators.over.timeline import Timeline, blocks, check_few
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,8 @@ class _KeptRows:
 
     def results(self, reach: Reach, places: Column, line: Timeline) -> list[pa.Array]:
         begins, ends = self._seen(reach, places, line)
-        if self.form.stored_sums is not None and int((ends - begins).sum()) > _SEEN * len(places):
-            raise PerElement  # adding and taking back each row once is less work
+        if self.form.stored_sums is not None:  # per element rows are added and taken back once
+            check_few(begins, ends)
         plan, parts = self.form.plan, []
         rows = line.fields(self.form.fields)
         for block in blocks(ends - begins + 1):

@@ -15,18 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from state_engine.core.functions.runtime_context import RuntimeContext
-from state_engine.core.functions.vectorized_functions import KEY, MAP_KEY, VALUE, PerElement
+from state_engine.core.functions.vectorized_functions import KEY, MAP_KEY, VALUE
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
 from state_engine.core.types.columns import one_chunk
 from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.segments import Column, Segments
 from state_engine.operators.over.column_over import NEVER, Reach
 from state_engine.operators.over.levels import Level, level_of
-from state_engine.operators.over.timeline import Timeline, blocks
+from state_engine.operators.over.timeline import Timeline, blocks, check_few
 from state_engine.operators.timed_rows import KeyTimes, distinct, pairs_within
-
-_SEEN = 500
-"""Rows outside of tiles that a row sees, on the average, from which on it is faster to put each into its tile."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +100,7 @@ class _KeptTiles:
         first = level.firsts(line.at[places])
         ends = places if self.form.at_once else line.last_peer(places)
         begins = line.first_at(places, line.at[places] - first)
-        if int((ends - begins).sum()) > _SEEN * len(places):
-            raise PerElement
+        check_few(begins, ends)  # per element each is put into its tile once
         stored, wanted = self._by_level(self._keys, self._level), self._by_level(line.keys[places], number)
         codes = KeyTimes.covering([stored, wanted], [self._start, first])
         there = codes.of(stored, self._start)

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from state_engine.core.functions.vectorized_functions import KEY, MAP_KEY, VALUE
+from state_engine.core.functions.vectorized_functions import KEY, MAP_KEY, VALUE, PerElement
 from state_engine.core.types.columns import one_chunk
 from state_engine.operators.aggregates.segments import Column
 from state_engine.operators.timed_rows import KeyTimes, TimedRows, pairs_within
 
 _PAIRS = 2**20
 """So many rows of spans, or those of one row, are in memory at once."""
+_SEEN = 500
+"""Rows that a row sees, on the average, from which on it is less work to add each once."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,12 @@ def firsts(keys: Column) -> Column:
     """Which of some keys, which rise, are the first ones of their kind."""
     first: Column = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
     return first
+
+
+def check_few(begins: Column, ends: Column) -> None:
+    """Raises PerElement where rows see too many others, from the first to the last place of each."""
+    if int((ends - begins).sum()) > _SEEN * len(begins):
+        raise PerElement
 
 
 def blocks(lengths: Column) -> Iterator[slice]:
