@@ -159,7 +159,20 @@ def test_keys_that_all_have_more_rows_are_named(run: MemoryRun) -> None:
         run.run()
         sample = sampled(run, skewed(rows), 1)
     assert (sample.batches, sample.compared) == ((), ())
-    assert "was not run: each key has more rows than are left: take a larger sample" in sample.notes[0]
+    assert "was not run: each key has more rows than are left: take a sample of 5 rows" in sample.notes[0]
+
+
+def test_a_job_without_keys_cannot_run_in_part() -> None:
+    def plain() -> StatefulJob:
+        job = StatefulJob("plain")
+        rows = job.from_collection([("ann", 1), ("bob", 2)], type_info="user string, n bigint")
+        rows.sink("all", CollectSink())
+        return job
+
+    with run_in_memory(plain()) as given:
+        given.run()
+        sample = sampled(given, plain(), 1)
+    assert "was not run: no operator has keys to choose: take a sample of 2 rows" in sample.notes[0]
 
 
 def test_at_most_five_examples_a_side(run: MemoryRun) -> None:
