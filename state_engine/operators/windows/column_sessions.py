@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.vectorized_functions import (
+    DELETED,
     KEY,
     MAP_KEY,
     TIME,
@@ -35,11 +36,7 @@ from state_engine.operators.windows.window_results import WindowSettings
 
 
 class ColumnSessions(StandsForElements):
-    """Emits the aggregates of the rows of each session, once it is closed.
-
-    Its timers are sufficient, and not always those of ``SessionWindows``, which follow from the order of rows. Each
-    open session has one at its end or before, and each closed one where its end is forgotten.
-    """
+    """Emits the aggregates of the rows of each session, once it is closed."""
 
     uses_timers = True
 
@@ -79,11 +76,12 @@ class ColumnSessions(StandsForElements):
         if (merged.own_watermarks >= merged.reached_before + lateness_ms).any():
             raise PerElement  # a row that came when the session in front of it was closed
         closes = merged.ends + lateness_ms
-        assert ctx.due is not None
-        first_due = np.full(state.num_rows, MAX_TIMESTAMP)
-        np.minimum.at(first_due, ctx.due[KEY].to_numpy(), ctx.due[TIME].to_numpy())
         ended = closes <= ctx.end_watermark_ms
         kept = self._kept(given, stored, merged)
+        after = self._closed_after(merged, ended, closed, ctx.end_watermark_ms)
+        changed = np.flatnonzero(after != closed)
+        stored_ends = one_chunk(stored[VALUE]).field("end").to_numpy(zero_copy_only=False)
+        before = self._next(stored[KEY].to_numpy(), stored_ends, closed)
         return VectorizedResult(
             outputs=WindowColumns(merged.keys[ended], merged.starts[ended], merged.ends[ended]).table(
                 state.drop_columns([KEY, self._closed.name]),
@@ -91,9 +89,16 @@ class ColumnSessions(StandsForElements):
                 self._plan.results(kept.filter(pa.array(ended))),
                 **{KEY: merged.keys[ended], TIMER: closes[ended]},
             ),
-            state=self._closed_after(merged, ended, closed, ctx.end_watermark_ms),
+            state=pa.table(
+                {
+                    KEY: changed,
+                    self._closed.name: pa.array(after[changed], mask=after[changed] == MIN_TIMESTAMP),
+                }
+            ),
             maps={self._sessions.name: self._changes(merged, kept, ended, stored)},
-            timers=self._timers(merged, closes, ended, first_due, ctx.end_watermark_ms),
+            timers=self._timers(
+                before, self._next(merged.keys[~ended], merged.ends[~ended], after), ctx.end_watermark_ms
+            ),
             side=side,
         )
 
@@ -158,28 +163,42 @@ class ColumnSessions(StandsForElements):
             }
         )
 
-    def _closed_after(self, merged: Clusters, ended: Column, closed: Column, end_ms: int) -> pa.Table:
-        """The greatest end of a closed session of each key; null where no row in time can reach it any more."""
+    def _closed_after(self, merged: Clusters, ended: Column, closed: Column, end_ms: int) -> Column:
+        """The greatest end of a closed session of each key; the smallest long where no row in time can reach it."""
         after, opened = closed.copy(), np.full(len(closed), MAX_TIMESTAMP)
         np.maximum.at(after, merged.keys[ended], merged.ends[ended])
         np.minimum.at(opened, merged.keys[~ended], merged.first_watermarks[~ended])
-        known = after > MIN_TIMESTAMP
-        forgotten = np.where(known, after, 0) + self._settings.lateness_ms + self._gap_ms
-        gone = known & (forgotten <= end_ms) & (opened >= forgotten)
-        changed = np.flatnonzero((after != closed) | gone)
-        return pa.table({KEY: changed, self._closed.name: pa.array(after[changed], mask=gone[changed])})
+        forgotten = self._forgets(after)
+        return np.where((forgotten <= end_ms) & (opened >= forgotten), MIN_TIMESTAMP, after)
 
-    def _timers(
-        self, merged: Clusters, closes: Column, ended: Column, first_due: Column, end_ms: int
-    ) -> pa.Table:
-        """At the ends of sessions that are new, or may have lost theirs; and where ends are forgotten."""
-        lost = ~ended & (~merged.has_stored | (first_due[merged.keys] < MAX_TIMESTAMP))
-        forgets = closes + self._gap_ms
-        later = ended & (forgets > end_ms)
+    def _forgets(self, closed: Column) -> Column:
+        """When no row in time can reach the last closed session of each key; the greatest long where there is none."""
+        known = closed > MIN_TIMESTAMP
+        return np.where(
+            known, np.where(known, closed, 0) + self._settings.lateness_ms + self._gap_ms, MAX_TIMESTAMP
+        )
+
+    def _next(self, keys: Column, ends: Column, closed: Column) -> Column:
+        """When something happens next to each key: ``SessionWindows._next``; the greatest long for never.
+
+        Args:
+            keys, ends: of open sessions.
+            closed: for each key the end of the last closed one.
+        """
+        first = np.full(len(closed), MAX_TIMESTAMP)
+        np.minimum.at(first, keys, ends + self._settings.lateness_ms)
+        return np.where(first < MAX_TIMESTAMP, first, self._forgets(closed))
+
+    def _timers(self, before: Column, after: Column, end_ms: int) -> pa.Table:
+        """Each key has one timer; those that are due are gone."""
+        moved = before != after
+        deleted = np.flatnonzero(moved & (before > end_ms) & (before < MAX_TIMESTAMP))
+        put = np.flatnonzero((moved | (before <= end_ms)) & (after < MAX_TIMESTAMP))
         return pa.table(
             {
-                KEY: np.concatenate([merged.keys[lost], merged.keys[later]]),
-                TIME: np.concatenate([closes[lost], forgets[later]]),
+                KEY: np.concatenate([deleted, put]),
+                TIME: np.concatenate([before[deleted], after[put]]),
+                DELETED: np.arange(len(deleted) + len(put)) < len(deleted),
             }
         )
 

@@ -82,6 +82,7 @@ class SessionWindows(WindowOperator):
         touched = self._touched(own)
         if self._is_too_late(own, touched, watermark):
             return self._late.outputs(value, ctx)
+        awaited = self._next(watermark)
         whole = own
         for session in touched:
             whole = whole.cover(session)
@@ -97,23 +98,22 @@ class SessionWindows(WindowOperator):
         merged = self._contents.merged(touched.values(), whole.start, whole.end)
         kept = self._contents.added(merged, value, whole.start, at)
         self._sessions.put(whole.start, (whole.end, *kept))
-        self._await(ctx, whole, touched, watermark)
+        self._await(ctx, awaited, self._next(watermark))
         if self._settings.shows_once:
             return []
         after = self._rows(ctx, whole, kept) if self._is_shown(whole, watermark) else None
         return self._changes(before, whole, after)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
-        """The sessions that are shown now; closed ones go, and those that have grown wait for their new end."""
+        """The sessions that are shown now; closed ones go."""
         results: Rows = []
         for session, kept in self._open().items():
             if self._settings.emit != "running" and self._shows(session) == timestamp:
                 results += self._rows(ctx, session, kept)
             if self._closes(session) <= timestamp:
                 self._close(ctx, session)
-            elif session.start <= timestamp:
-                self._wait(ctx, session, timestamp)
         self._forget(timestamp)
+        self._await(ctx, None, self._next(timestamp))
         return results
 
     # -- which sessions --------------------------------------------------------------------------------------------
@@ -142,18 +142,33 @@ class SessionWindows(WindowOperator):
     def _completes(self, window: TimeWindow) -> int:
         return window.end + self._behind_ms
 
-    def _await(
-        self, ctx: KeyedProcessFunction.Context, whole: TimeWindow, touched: Sessions, watermark: int
-    ) -> None:
-        """Set a timer for a session that has none in front of its end; one that has grown has one at an older end."""
-        if not any(self._shows(session) > watermark for session in touched):
-            self._wait(ctx, whole, watermark)
+    def _next(self, now: int) -> int | None:
+        """When something happens next to what is kept of the key; None for never. Then it has a timer, and no other."""
+        closes = None
+        for start, (end, *_) in self._sessions.items():  # they end one after the other
+            session = TimeWindow(start, end)
+            closes = self._closes(session) if closes is None else closes
+            if not self._settings.shows_again:
+                break
+            if (shown := self._shows(session)) > now:
+                return min(closes, shown)
+        return self._forgets() if closes is None else closes
 
-    def _wait(self, ctx: KeyedProcessFunction.Context, session: TimeWindow, watermark: int) -> None:
-        times = [self._closes(session)]
-        if self._settings.shows_again:
-            times.append(self._shows(session))
-        self._set_timer(ctx, min(at for at in times if at > watermark))
+    def _await(self, ctx: KeyedProcessFunction.Context, before: int | None, after: int | None) -> None:
+        """Move the timer of the key."""
+        if before == after:
+            return
+        if before is not None:
+            self._delete_timer(ctx, before)
+        if after is not None:
+            self._set_timer(ctx, after)
+
+    def _forgets(self) -> int | None:
+        """When no row in time can reach the last closed session any more; None where there is none, or always one."""
+        closed = self._closed.value()
+        if closed is None or self._gap_ms is None:
+            return None
+        return plus(plus(closed + self._behind_ms, self._settings.lateness_ms), self._gap_ms)
 
     def _close(self, ctx: KeyedProcessFunction.Context, session: TimeWindow) -> None:
         if self._emitter.clears:
@@ -162,15 +177,11 @@ class SessionWindows(WindowOperator):
         self._contents.dropped(session.start, session.end)
         closed = self._closed.value()
         self._closed.update(session.end if closed is None else max(session.end, closed))
-        if self._gap_ms is not None:
-            self._set_timer(ctx, plus(self._closes(session), self._gap_ms))
 
     def _forget(self, timestamp: int) -> None:
         """Drop the end of the last closed session, once no row that reaches it can come in time."""
-        closed = self._closed.value()
-        if closed is None or self._gap_ms is None or self._sessions.first_entry() is not None:
-            return
-        if plus(plus(closed, self._settings.lateness_ms), self._gap_ms) <= timestamp:
+        forgets = self._forgets()
+        if forgets is not None and forgets <= timestamp and self._sessions.first_entry() is None:
             self._closed.clear()
 
     # -- what ------------------------------------------------------------------------------------------------------

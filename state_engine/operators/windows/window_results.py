@@ -240,6 +240,13 @@ class WindowOperator(KeyedProcessFunction):
         else:
             timers.register_event_time_timer(at_ms)
 
+    def _delete_timer(self, ctx: KeyedContext, at_ms: int) -> None:
+        timers = ctx.timer_service()
+        if self._settings.clock:
+            timers.delete_processing_time_timer(at_ms)
+        else:
+            timers.delete_event_time_timer(at_ms)
+
     def _completes(self, window: TimeWindow) -> int:
         raise NotImplementedError
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.state.descriptors import TIMERS
 from state_engine.operators.windows.assigners import Tumbling
 from state_engine.operators.windows.window_results import Emit
 from tests.operators.mixed import check_equal
@@ -45,13 +44,10 @@ def test_columns_and_elements_in_turn_give_what_elements_give(name: str, emit: E
     over_columns = 0
     for seed in seeds:
         lateness, rows = LATENESS[seed % 3], stream(seed, 40)
-        but = (
-            {TIMERS} if name == "session" else ()
-        )  # there they are sufficient over columns, and not the same
         mixed = check_equal(
             partial(operator, windows, lateness=lateness, emit=emit), rows, random.Random(seed),
             lambda n, backend=None: {**options(n, backend), **TYPES}, late=LATE, share=0.5 if seed % 2 else 1.0,
-            kinds=True, but=but,
+            kinds=True,
         )  # fmt: skip
         table, expected = Table(), model(rows, bound=BOUND, lateness=lateness)
         shown = mixed.outputs if emit == "final" else [(row.get_row_kind(), row) for row in mixed.outputs]
