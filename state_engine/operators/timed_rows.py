@@ -174,6 +174,31 @@ def prefix_largest(keys: Column, values: Column, begins: Column) -> np.ndarray:
     return np.stack([before, with_row])
 
 
+def at_moments(
+    keys: Column, places: Column, stays: Column, least: Column, most: Column, end: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first place that stays beyond the batch, and the last one that does not, before each row and after it.
+
+    Args:
+        keys: numbers that rise; rows of a key stand as they come.
+        places: of rows among their times.
+        stays: whether they stay.
+        least, most: of what each key has stored, the first that stays and the last that does not.
+        end: behind all places.
+
+    Returns:
+        Two rows of an array each: ``end`` where none stays, and -1 where none goes.
+
+    Example:
+        >>> places, stays = np.array([2, 0, 1]), np.array([True, False, True])
+        >>> first, last = at_moments(np.zeros(3, int), places, stays, np.array([3]), np.array([-1]), 3)
+        >>> first.tolist(), last.tolist()
+        ([[3, 2, 2], [2, 2, 1]], [[-1, -1, 0], [-1, 0, 0]])
+    """
+    firsts = end - prefix_largest(keys, np.where(stays, end - places, 0), end - least)
+    return firsts, prefix_largest(keys, np.where(stays, 0, places + 1), most + 1) - 1
+
+
 def pairs_within(begins: Column, ends: Column) -> tuple[Column, Column]:
     """Each row with each place from its first to its last: the numbers of rows, and the places.
 

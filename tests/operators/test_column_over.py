@@ -18,7 +18,6 @@ from state_engine import (
     sum_,
 )
 from state_engine.core.functions.vectorized_functions import vectorized_form
-from state_engine.core.state.descriptors import TIMERS
 from state_engine.operators.lateness import Lateness
 from state_engine.operators.over.over import Over, WhenOut
 from state_engine.operators.over.over_rows import SPANS as SPANS_OF_SUMS
@@ -26,8 +25,8 @@ from tests.operators.mixed import check_equal, streams
 from tests.operators.test_over import BOUND, LATE, ROW, stream
 
 pytestmark = pytest.mark.internal_errors
-CACHES = {TIMERS, SPANS_OF_SUMS}
-"""Timers are sufficient, and accumulators follow from the rows."""
+CACHES = {SPANS_OF_SUMS}
+"""Accumulators follow from the rows."""
 SPANS: dict[str, Any] = {"last": [0, 7, 30]}
 REACHES: dict[str, dict[str, Any]] = {
     "spans": SPANS,
@@ -85,6 +84,18 @@ def test_columns_and_elements_in_turn_give_what_elements_give(
         if share == 1.0 and (emit == "final" or "last" in REACHES[reach]):
             assert not runs["elements"], seed
     assert over_columns
+
+
+@pytest.mark.parametrize("emit", ["final", "at_once"])
+def test_a_row_that_waits_behind_others_has_no_timer(emit: WhenOut) -> None:
+    make = partial(over, emit, 0, SPANS)
+
+    def by(parallelism: int, backend: Any = None) -> dict[str, Any]:
+        options = harness(parallelism, backend, output=make()._plan.output_type)
+        return {**options, "max_out_of_orderness_ms": 25}
+
+    rows = [("a", 1, 10), ("a", 2, 30), ("a", 3, 20), ("b", 4, 40)]  # 30 stands behind 10, and then behind 20
+    check_equal(make, rows, random.Random(0), by, but=CACHES, sizes=[4])
 
 
 NO_FORM: dict[str, dict[str, Any]] = {

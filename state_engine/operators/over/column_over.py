@@ -1,7 +1,7 @@
 """``ColumnOver``: aggregates of the rows before each row, of spans of time or of the last rows, by whole columns.
 
 The same as ``Over``: outputs, rows that come too late, and states. That form is the definition, and gets each batch
-that columns cannot compute. Its timers are sufficient, and not always the same. Decision 0120.
+that columns cannot compute. Decision 0120.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.vectorized_functions import (
     EVENT_TIME,
     KEY,
+    MAP_KEY,
     ROW,
     TIME,
     TIMER,
@@ -25,6 +26,7 @@ from state_engine.core.functions.vectorized_functions import (
     VectorizedKeyedFunction,
     VectorizedResult,
 )
+from state_engine.core.stable_order import stable_order
 from state_engine.core.state.descriptors import SortedMapStateDescriptor, ValueStateDescriptor
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -33,7 +35,7 @@ from state_engine.operators.aggregates.segments import Column
 from state_engine.operators.lateness import TOO_LATE, Lateness
 from state_engine.operators.over.levels import Level
 from state_engine.operators.over.timeline import Timeline, firsts
-from state_engine.operators.timed_rows import TimedRows, plus, times_are_timestamps
+from state_engine.operators.timed_rows import TimedRows, at_moments, distinct, plus, times_are_timestamps
 
 if TYPE_CHECKING:
     from state_engine.operators.over.over import OverPlan
@@ -127,8 +129,7 @@ class ColumnOver(StandsForElements):
         waits = (line.place >= line.kept) & ~flushed
         wakes = one_chunk(state[self._wakes.name]).fill_null(NEVER).to_numpy(zero_copy_only=False)
         woken, reached = self._woken(line, kept, flushed, wakes, ctx.end_watermark_ms)
-        first = np.flatnonzero(waits)
-        first = first[firsts(line.keys[first])]
+        awaited, at_ms = self._awaited(given.those(~late), waiting, ctx.end_watermark_ms, len(wakes))
         changed = np.flatnonzero(woken != wakes)
         awake = changed[woken[changed] != NEVER]
         to_wake = pa.array(woken[changed], mask=woken[changed] == NEVER)
@@ -141,8 +142,8 @@ class ColumnOver(StandsForElements):
             },
             timers=pa.table(
                 {
-                    KEY: np.concatenate([line.keys[first], awake]),
-                    TIME: np.concatenate([closes[first], woken[awake]]),
+                    KEY: np.concatenate([awaited, awake]),
+                    TIME: np.concatenate([at_ms, woken[awake]]),
                 }
             ),
             side=side,
@@ -216,6 +217,33 @@ class ColumnOver(StandsForElements):
                 for level, start in zip(self._levels, newest, strict=True)
             ]
             wake = NEVER if wake == MAX_TIMESTAMP else self._drops(newest)
+
+    def _awaited(
+        self, given: TimedRows, waiting: pa.Table, end_ms: int, number: int
+    ) -> tuple[Column, Column]:
+        """Keys and times of the timers that are set for rows that wait.
+
+        A key has one for each row that was the first to wait at some moment: once all in front of it had come out.
+        """
+        stored_at = one_chunk(waiting[MAP_KEY]).field("at").to_numpy(zero_copy_only=False)
+        closes = [plus(at, self._lateness.ms) for at in (given.at, stored_at)]
+        times, places, stored = distinct(*closes)
+        end, least, most = len(times), np.full(number, len(times)), np.full(number, -1)
+        of_stored, stay = waiting[KEY].to_numpy(), closes[1] > end_ms
+        np.minimum.at(least, of_stored[stay], stored[stay])
+        np.maximum.at(most, of_stored[~stay], stored[~stay])
+        order = stable_order(given.keys)
+        keys, before = given.keys[order], given.watermarks[order]
+        firsts, lasts = at_moments(keys, places[order], closes[0][order] > end_ms, least, most, end)
+        np.minimum.at(least, given.keys[closes[0] > end_ms], places[closes[0] > end_ms])
+        of_keys, of_places = [np.arange(number)], [least]
+        for first, last in zip(firsts, lasts, strict=True):
+            was_first = (first < end) & (np.append(times, MIN_TIMESTAMP)[last] <= before)
+            of_keys.append(keys[was_first])
+            of_places.append(first[was_first])
+        all_keys, all_places = np.concatenate(of_keys), np.concatenate(of_places)
+        there = all_places < end
+        return all_keys[there], times[all_places[there]]
 
     def _starts(self, at: int) -> list[int]:
         return [level.start(at) for level in self._levels]

@@ -193,7 +193,7 @@ class ColumnSessions(StandsForElements):
         """Each key has one timer; those that are due are gone."""
         moved = before != after
         deleted = np.flatnonzero(moved & (before > end_ms) & (before < MAX_TIMESTAMP))
-        put = np.flatnonzero((moved | (before <= end_ms)) & (after < MAX_TIMESTAMP))
+        put = np.flatnonzero(moved & (after < MAX_TIMESTAMP))
         return pa.table(
             {
                 KEY: np.concatenate([deleted, put]),

@@ -36,9 +36,9 @@ from state_engine.operators.aggregates.segments import Column, Segments
 from state_engine.operators.lateness import TOO_LATE, plus
 from state_engine.operators.timed_rows import (
     TimedRows,
+    at_moments,
     bounds_are_timestamps,
     distinct,
-    prefix_largest,
 )
 from state_engine.operators.windows.assigners import Cumulating, Sliding, TimeWindow, Tumbling
 from state_engine.operators.windows.window_columns import WindowColumns
@@ -371,8 +371,7 @@ class Entries:
         order = np.lexsort((rows, keys))
         keys, part, before = keys[order], part[order], watermarks[rows[order]]
         staying = stays[part]
-        firsts = end - prefix_largest(keys, np.where(staying, end - part, 0), end - least)
-        goes = prefix_largest(keys, np.where(staying, 0, part + 1), most + 1) - 1
+        firsts, goes = at_moments(keys, part, staying, least, most, end)
         last = np.full(number, end)
         np.minimum.at(last, keys, firsts[1])
         last = np.minimum(last, least)
