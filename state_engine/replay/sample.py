@@ -192,7 +192,7 @@ class _Sampler:
     def _in_part(self, row: CheckpointRow, sides: _Sides, some: SomeKeys) -> _Sides:
         if not some.rows:
             why = "each key has more rows than are left" if some.hashes else "no operator has keys to choose"
-            raise StatelakeError(f"{why}: take a sample of {row.rows_in:,} rows")
+            raise StatelakeError(f"{why}: take a sample of {counted(row.rows_in, 'row')}")
         for place, counts in sides.old.items():
             if place[0] == "sink":  # rows that today's code does not make may be of other keys
                 counts &= sides.new.get(place, Counter())
