@@ -502,7 +502,7 @@ def _published(name: str, directory: Path, store: str | None) -> list[tuple[Any,
     sink = directory / "sinks" / name
     match name.split("_")[0]:
         case "latest" | "shown":  # with deletion vectors, which delta-rs does not read
-            return _rows_of_state(directory / "sinks" / name)
+            return _rows_of_state(table_of(name, directory, store))
         case "delta" | "spark":
             return [(row["k"], row["n"]) for row in _rows_of_table(table_of(name, directory, store))]
         case "csv":
@@ -521,8 +521,11 @@ def _published(name: str, directory: Path, store: str | None) -> list[tuple[Any,
     return [tuple(row.values()) for file in files for row in _read(str(file))]
 
 
-def _rows_of_state(table: Path) -> list[tuple[Any, ...]]:
-    return pl.read_delta(str(table)).select("k", "n").rows() if (table / "_delta_log").exists() else []
+def _rows_of_state(table: str) -> list[tuple[Any, ...]]:
+    if not _has_log(table):
+        return []
+    options = stores.delta_rs_options() if table.startswith("s3a:") else None
+    return pl.read_delta(table.replace("s3a:", "s3:", 1), storage_options=options).select("k", "n").rows()
 
 
 def _selected(database: Path, table: str) -> list[tuple[Any, ...]]:
@@ -540,10 +543,14 @@ def _letters(table: str) -> list[tuple[Any, ...]]:
     return [(row["operator"], row["key"], row["row"]) for row in _rows_of_table(table)]
 
 
+def _has_log(table: str) -> bool:
+    log = open_location(normal_uri(table)).inside("_delta_log")
+    return any(name.endswith(".json") for name in log.names(missing_ok=True))
+
+
 def _rows_of_table(table: str) -> list[dict[str, Any]]:
     """None where there is no table; a failed first batch may have left a directory."""
-    log = open_location(normal_uri(table)).inside("_delta_log")
-    if not any(name.endswith(".json") for name in log.names(missing_ok=True)):
+    if not _has_log(table):
         return []
     options = stores.delta_rs_options() if table.startswith("s3a:") else None
     rows: list[dict[str, Any]] = DeltaTable(table, storage_options=options).to_pyarrow_table().to_pylist()
