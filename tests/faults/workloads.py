@@ -524,7 +524,7 @@ def _published(name: str, directory: Path, store: str | None) -> list[tuple[Any,
 def _rows_of_state(table: str) -> list[tuple[Any, ...]]:
     if not _has_log(table):
         return []
-    options = stores.delta_rs_options() if table.startswith("s3a:") else None
+    options = stores.delta_rs_options(table)
     return pl.read_delta(table.replace("s3a:", "s3:", 1), storage_options=options).select("k", "n").rows()
 
 
@@ -552,6 +552,6 @@ def _rows_of_table(table: str) -> list[dict[str, Any]]:
     """None where there is no table; a failed first batch may have left a directory."""
     if not _has_log(table):
         return []
-    options = stores.delta_rs_options() if table.startswith("s3a:") else None
+    options = stores.delta_rs_options(table)
     rows: list[dict[str, Any]] = DeltaTable(table, storage_options=options).to_pyarrow_table().to_pylist()
     return rows

@@ -6,6 +6,7 @@ import os
 import urllib.error
 import urllib.request
 from functools import partial
+from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 import pytest
@@ -31,9 +32,11 @@ def access_to(endpoint: str) -> StoreAccess:
     return StoreAccess(endpoint=endpoint, access_key_variable=KEY, secret_key_variable=SECRET)
 
 
-def delta_rs_options() -> dict[str, str]:
-    """How delta-rs reaches the store that this process uses."""
-    access = PROCESS_STORES.access()
+def delta_rs_options(table: str) -> dict[str, str] | None:
+    """How delta-rs reaches the store of a table, as this process does; None on a disk."""
+    if not table.startswith("s3a:"):
+        return None
+    access = PROCESS_STORES.access(urlsplit(table).netloc)
     return {
         "AWS_ENDPOINT_URL": access.endpoint,
         "AWS_REGION": access.region,
