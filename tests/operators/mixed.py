@@ -15,6 +15,9 @@ from state_engine.core.functions.vectorized_functions import PerElement, vectori
 from state_engine.core.types.row import Row, RowKind
 from state_engine.testing import KeyedHarness
 
+SIZES = (1, 3, 10, 40)
+"""Of batches."""
+
 
 def streams(number: int, more: int = 4) -> pytest.MarkDecorator:
     """So many random streams in all rings together; a test of several cases has its share of a thousand in each.
@@ -145,7 +148,7 @@ def check_equal(
     backend: Any = None,
     but: Collection[str] = (),
     pairs: bool = False,
-    sizes: Sequence[int] = (1, 3, 10, 40),
+    sizes: Sequence[int] = SIZES,
 ) -> Mixed:
     """Run both ways over one cut of the rows; outputs, their times, late rows, state and timers are equal each time.
 

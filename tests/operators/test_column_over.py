@@ -21,7 +21,7 @@ from state_engine.core.functions.vectorized_functions import vectorized_form
 from state_engine.operators.lateness import Lateness
 from state_engine.operators.over.over import Over, WhenOut
 from state_engine.operators.over.over_rows import SPANS as SPANS_OF_SUMS
-from tests.operators.mixed import check_equal, streams
+from tests.operators.mixed import SIZES, check_equal, streams
 from tests.operators.test_over import BOUND, LATE, ROW, stream
 
 pytestmark = pytest.mark.internal_errors
@@ -76,7 +76,7 @@ def test_columns_and_elements_in_turn_give_what_elements_give(
         by = partial(harness, output=make()._plan.output_type, times=times)
         backend = EmbeddedRocksDBStateBackend() if seed % 20 == 0 else None
         share = 0.5 if seed % 2 else 1.0
-        sizes = (1, 2, 5) if times > 1 else (1, 3, 10, 40)
+        sizes = (1, 2, 5) if times > 1 else SIZES
         runs = check_equal(
             make, rows, rng, by, late=LATE, share=share, backend=backend, but=CACHES, sizes=sizes
         ).runs

@@ -123,13 +123,14 @@ class ColumnOver(StandsForElements):
         self._too_late.inc(int(late.sum()))
         side = given.late(late, self._lateness.late_to)
         kept, waiting = self._kept.of(ctx.maps), ctx.maps[self._waiting.name]
-        line = Timeline.of(kept.rows(waiting), waiting, given.those(~late))
+        given = given.those(~late)
+        line = Timeline.of(kept.rows(waiting), waiting, given)
         closes = plus(line.at, self._lateness.ms)
         flushed = (line.place >= line.kept) & (closes <= ctx.end_watermark_ms)
         waits = (line.place >= line.kept) & ~flushed
         wakes = one_chunk(state[self._wakes.name]).fill_null(NEVER).to_numpy(zero_copy_only=False)
         woken, reached = self._woken(line, kept, flushed, wakes, ctx.end_watermark_ms)
-        awaited, at_ms = self._awaited(given.those(~late), waiting, ctx.end_watermark_ms, len(wakes))
+        awaited, at_ms = self._awaited(given, waiting, ctx.end_watermark_ms, len(wakes))
         changed = np.flatnonzero(woken != wakes)
         awake = changed[woken[changed] != NEVER]
         to_wake = pa.array(woken[changed], mask=woken[changed] == NEVER)
@@ -234,10 +235,11 @@ class ColumnOver(StandsForElements):
         np.maximum.at(most, of_stored[~stay], stored[~stay])
         order = stable_order(given.keys)
         keys, before = given.keys[order], given.watermarks[order]
-        firsts, lasts = at_moments(keys, places[order], closes[0][order] > end_ms, least, most, end)
-        np.minimum.at(least, given.keys[closes[0] > end_ms], places[closes[0] > end_ms])
+        waits = closes[0] > end_ms
+        moments = at_moments(keys, places[order], waits[order], least, most, end)
+        np.minimum.at(least, given.keys[waits], places[waits])
         of_keys, of_places = [np.arange(number)], [least]
-        for first, last in zip(firsts, lasts, strict=True):
+        for first, last in zip(*moments, strict=True):
             was_first = (first < end) & (np.append(times, MIN_TIMESTAMP)[last] <= before)
             of_keys.append(keys[was_first])
             of_places.append(first[was_first])

@@ -27,7 +27,7 @@ class RowsOverColumns:
         levels: one of rows; none where last rows are kept.
         last_rows: how many; 0 where rows are kept by time.
         fields: of a row that aggregates are of.
-        states: the descriptors of the rows and of the accumulators of spans, which the form per element has.
+        stored_rows, stored_sums: the states of the rows, and of accumulators of spans, which the form per element has.
     """
 
     plan: PlanOverColumns

@@ -173,10 +173,8 @@ class ColumnSessions(StandsForElements):
 
     def _forgets(self, closed: Column) -> Column:
         """When no row in time can reach the last closed session of each key; the greatest long where there is none."""
-        known = closed > MIN_TIMESTAMP
-        return np.where(
-            known, np.where(known, closed, 0) + self._settings.lateness_ms + self._gap_ms, MAX_TIMESTAMP
-        )
+        forgets = closed + self._settings.lateness_ms + self._gap_ms
+        return np.where(closed > MIN_TIMESTAMP, forgets, MAX_TIMESTAMP)
 
     def _next(self, keys: Column, ends: Column, closed: Column) -> Column:
         """When something happens next to each key: ``SessionWindows._next``; the greatest long for never.
