@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -39,7 +40,7 @@ from state_engine.operators.windows.window_results import RowsWithBounds, Window
 
 SCHEMA = "k bigint, v bigint, at timestamp"
 RESULT = "k bigint, window_start timestamp, window_end timestamp, n bigint, total bigint"
-FLINK = "flink_sql"
+FLINK, POLARS = "flink_sql", "polars"
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 GAP_MS = 30 * 60_000
 START_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -148,6 +149,41 @@ def run_flink(spark: SparkSession, directory: Path, windows: Any) -> float:
     return flink.run_windows("sessions" if isinstance(windows, Session) else "hours", given)
 
 
+def run_polars(spark: SparkSession, directory: Path, windows: Any) -> float:
+    """Seconds of a program in this process for windows of an hour: what is left where nothing has to be safe.
+
+    Open windows are a data frame in memory. A batch writes a Parquet file of its results and one of the windows that it
+    changed, without a commit.
+    """
+    assert windows == _WINDOWS["hours"]
+    files, results = sorted((directory / "input").iterdir()), directory / "polars"
+    results.mkdir()
+    started, newest, window = time.perf_counter(), START_MS, ["k", "window_start"]
+    sums = [pl.col("n").sum(), pl.col("total").sum()]
+    open_ = pl.DataFrame(
+        schema={"k": pl.Int64, "window_start": pl.Datetime("us", "UTC"), "n": pl.Int64, "total": pl.Int64}
+    )
+    for first in range(0, len(files), FILES):
+        rows = pl.read_parquet(files[first : first + FILES])
+        newest = max(newest, rows.select(pl.col("at").dt.timestamp("ms").max()).item())
+        start = pl.col("at").dt.truncate("1h").alias("window_start")
+        added = rows.group_by("k", start).agg(n=pl.len().cast(pl.Int64), total=pl.col("v").sum())
+        open_ = pl.concat([open_, added]).group_by(window).agg(sums)
+        changed = open_.join(added.select(window), on=window, how="semi")
+        changed.write_parquet(results / f"changed-{first:05}.parquet")
+        over = pl.col("window_start").dt.timestamp("ms") + HOUR_MS <= newest - DAY_MS
+        open_.filter(over).write_parquet(results / f"results-{first:05}.parquet")
+        open_ = open_.filter(~over)
+    return time.perf_counter() - started
+
+
+def results_of_polars(directory: Path) -> pa.Table:
+    """The results of ``run_polars``, as ``expected`` has them."""
+    rows = pl.read_parquet(directory / "polars" / "results-*.parquet")
+    start = pl.col("window_start").dt.timestamp("ms")
+    return rows.select("k", start=start, end=start + HOUR_MS, n="n", total="total").to_arrow()
+
+
 def results_of_flink(directory: Path) -> pa.Table:
     """The results of windows that ended a day before the newest event, as ``expected`` has them."""
     rows = ds.dataset(
@@ -192,7 +228,10 @@ def results_of(spark: SparkSession, directory: Path) -> pa.Table:
 def check(spark: SparkSession, name: str, directory: Path, wanted: pa.Table) -> None:
     """Raises UnequalResultsError where the results are not those that are wanted."""
     columns = ["k", "start", "end", "n", "total"]
-    actual = results_of_flink(directory) if name == FLINK else results_of(spark, directory)
+    if name in (FLINK, POLARS):
+        actual = results_of_flink(directory) if name == FLINK else results_of_polars(directory)
+    else:
+        actual = results_of(spark, directory)
     if actual.num_rows > 200_000:  # too many for Python: their number and sums of all columns
         sums = [(*(pc.sum(table[c]).as_py() for c in columns), table.num_rows) for table in (actual, wanted)]
         check_rows(name, "sums of results", Counter([sums[0]]), Counter([sums[1]]))
@@ -207,7 +246,16 @@ _ENGINES: Mapping[str, Callable[..., float]] = {
     "statelake_per_element": partial(run_statelake, per_element=True),
     "spark": run_spark,
     FLINK: run_flink,
+    POLARS: run_polars,
 }
+
+
+def _engines_of(name: str) -> list[str]:
+    """The engines that take part with some windows here."""
+    left_out = {POLARS} if name == "sessions" else set()
+    if not flink.available():
+        left_out.add(FLINK)
+    return [engine for engine in _ENGINES if engine not in left_out]
 
 
 def measure(
@@ -239,7 +287,7 @@ def measure(
         for name, windows in _WINDOWS.items():
             one = partial(_round, spark, windows)
             of_keys = session_keys if name == "sessions" else keys
-            engines = [engine for engine in _ENGINES if engine != FLINK or flink.available()]
+            engines = _engines_of(name)
             for engine in engines:
                 one(engine, verify_events, verify_keys, 3)
                 done(f"equal: {name} of {engine}")

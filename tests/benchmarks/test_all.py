@@ -64,7 +64,7 @@ def everything() -> dict[str, Figures]:
             {"memory_first": Fact("first", 200, "MB"), "memory_last": Fact("last", 300, "MB")},
         ),
         "W": Figures({
-            "hours": compared(statelake=1, statelake_per_element=20, spark=2),
+            "hours": compared(statelake=1, statelake_per_element=20, spark=2, polars=0.3),
             "sessions": compared(statelake=1, statelake_per_element=20, spark=2),
             "open": compared(**{open_name(10_000): 1, open_name(1_000_000): 1.5}),
         }),
