@@ -1,8 +1,9 @@
-"""W: windows and sessions over many events: over columns, per element, and Spark's, on the same files.
+"""W: windows and sessions over many events: over columns, per element, and those of others, on the same files.
 
 Events lie up to a day behind the newest one, so each key has a day of open hours; the watermark is a day behind, and no
-event is late. All files wait when the run begins. Both engines write their results to a Delta table and commit each
-micro-batch. Results are compared with what PyArrow makes of the same events.
+event is late. All files wait when the run begins. Statelake and Spark write their results to a Delta table and commit
+each micro-batch; Flink's SQL and polars write Parquet files. Results are compared with what PyArrow makes of the same
+events.
 """
 
 from __future__ import annotations
@@ -228,10 +229,7 @@ def results_of(spark: SparkSession, directory: Path) -> pa.Table:
 def check(spark: SparkSession, name: str, directory: Path, wanted: pa.Table) -> None:
     """Raises UnequalResultsError where the results are not those that are wanted."""
     columns = ["k", "start", "end", "n", "total"]
-    if name in (FLINK, POLARS):
-        actual = results_of_flink(directory) if name == FLINK else results_of_polars(directory)
-    else:
-        actual = results_of(spark, directory)
+    actual = _RESULTS[name](directory) if name in _RESULTS else results_of(spark, directory)
     if actual.num_rows > 200_000:  # too many for Python: their number and sums of all columns
         sums = [(*(pc.sum(table[c]).as_py() for c in columns), table.num_rows) for table in (actual, wanted)]
         check_rows(name, "sums of results", Counter([sums[0]]), Counter([sums[1]]))
@@ -248,6 +246,8 @@ _ENGINES: Mapping[str, Callable[..., float]] = {
     FLINK: run_flink,
     POLARS: run_polars,
 }
+_RESULTS = {FLINK: results_of_flink, POLARS: results_of_polars}
+"""Of engines that write no Delta table."""
 
 
 def _engines_of(name: str) -> list[str]:
