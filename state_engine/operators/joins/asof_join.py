@@ -80,10 +80,11 @@ class AsOfJoin(KeyedJoin[AsOfSettings]):
     """Puts beside each left row the newest right row of its key that is not newer than it.
 
     Of right rows of one time the later one in the total order counts. The right stream may change: an insert and an
-    update are versions, a delete ends the version before its time, and the old row of an update says nothing. A left
-    row of time ``t`` is too late once the watermark, the smaller one of both streams, is ``t + lateness`` or more. A
-    right one that late counts as late, too, but still is the version for left rows that come out later. A null part of
-    a key equals no other.
+    update are versions, and a delete ends the version before its time. So does the old row of an update, unless its
+    time has a version: where an update gives a row another key, the old key has none any more. A left row of time ``t``
+    is too late once the watermark, the smaller one of both streams, is ``t + lateness`` or more. A right one that late
+    counts as late, too (an update once), but still is the version for left rows that come out later. A null part of a
+    key equals no other.
 
     State: ``versions``, a sorted map ``time → row``, null where a version has ended: those above ``watermark -
     lateness`` and the newest one that is not, unless it is older than the tolerance. A key keeps one version for ever,
@@ -156,14 +157,12 @@ class AsOfJoin(KeyedJoin[AsOfSettings]):
     def process_element2(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterable[Any]:
         """Keep a version, or the end of one; a late one too, for left rows that come out later."""
         at, watermark, kind = time_of(ctx), ctx.current_watermark(), ctx.row_kind()
-        if kind is RowKind.UPDATE_BEFORE:
-            return []
-        if self._settings.left.is_over(at, watermark):
-            self._late_version.outputs(value, ctx)
-        row = None if kind is RowKind.DELETE else value
-        if isinstance(row, Row):
-            row = row_of_kind(row, RowKind.INSERT)
-        self._versions.put(at, (row,))
+        if kind is not RowKind.UPDATE_BEFORE:
+            if self._settings.left.is_over(at, watermark):
+                self._late_version.outputs(value, ctx)
+            self._versions.put(at, (_version(value, kind),))
+        elif not self._versions.contains(at):
+            self._versions.put(at, (None,))
         self._drop_versions(watermark)
         return []
 
@@ -203,3 +202,10 @@ class AsOfJoin(KeyedJoin[AsOfSettings]):
             older.pop()
         for at in older:
             self._versions.remove(at)
+
+
+def _version(row: Any, kind: RowKind) -> Any:
+    """What a right row, an insert then, is from its time on; None where it ends a version."""
+    if kind is RowKind.DELETE:
+        return None
+    return row_of_kind(row, RowKind.INSERT) if isinstance(row, Row) else row

@@ -73,18 +73,16 @@ class ColumnAsOfJoin(StandsForElements):
         self, rows: pa.Table, state: pa.Table, ctx: VectorizedKeyedFunction.Context
     ) -> VectorizedResult:
         left, right = (TimedRows.of(one, ctx, changing=True) for one in ctx.inputs)
+        kinds = np.full(len(right.at), "+I")
         if ctx.kinds is not None:
             kinds = ctx.kinds.take(right.rows[ROW]).to_numpy(zero_copy_only=False)
-            right, ends = right.those(kinds != "-U"), kinds[kinds != "-U"] == "-D"
-        else:
-            ends = np.zeros(len(right.at), bool)
         late = [plus(one.at, self._lateness.ms) <= one.watermarks for one in (left, right)]
-        self._too_late.inc(sum(int(which.sum()) for which in late))
+        self._too_late.inc(int(late[0].sum() + (late[1] & (kinds != "-U")).sum()))
         touched = np.full(state.num_rows, MIN_TIMESTAMP)
         for one in (left, right):
             np.maximum.at(touched, one.keys, one.watermarks)
         given = left.those(~late[0])
-        versions = Versions.of(ctx.maps[self._versions.name], right, ends, given.at)
+        versions = Versions.of(ctx.maps[self._versions.name], right, kinds, given.at)
         whole = keys_without_nulls(state, record=self._record_key)
         chosen = versions.before(given, exact=self._exact, tolerance_ms=self._tolerance_ms)
         chosen[~whole[given.keys]] = -1
@@ -141,10 +139,11 @@ class Versions:
     given: pa.Table
 
     @classmethod
-    def of(cls, stored: pa.Table, right: TimedRows, ends: Column, others: Column) -> Versions:
+    def of(cls, stored: pa.Table, right: TimedRows, kinds: Column, others: Column) -> Versions:
         """Raises PerElement where times and keys do not fit into one number.
 
         Args:
+            kinds: of the right rows. The old row of an update is an end, unless there is a version of its time.
             others: times that are looked for.
         """
         values = one_chunk(stored[VALUE]).field("row")
@@ -156,10 +155,14 @@ class Versions:
         key_times = KeyTimes.covering([keys], [times])
         codes = key_times.of(keys, at)
         order = np.argsort(codes, kind="stable")
+        first = np.append(True, np.diff(codes[order]) != 0)[: len(order)]
+        old = np.append(np.zeros(stored.num_rows, bool), kinds == "-U")[order]
+        order = order[first | ~old]
         place = np.full(len(keys), -1)
         if len(right.at):
             place[stored.num_rows :] = right.rows[ROW].to_numpy()
-        ends = np.concatenate([values.is_null().to_numpy(zero_copy_only=False), ends])
+        ended = (kinds == "-U") | (kinds == "-D")
+        ends = np.concatenate([values.is_null().to_numpy(zero_copy_only=False), ended])
         return cls(
             keys[order],
             at[order],

@@ -115,16 +115,14 @@ def asof_join(
             comes_out = place
             while wait and after[comes_out] < event.at + lateness:
                 comes_out += 1
-            known = [
-                (one.at, number, one)
-                for number, one in enumerate(events[: comes_out + 1])
-                if one.side == 2 and one.kind != "-U" and one.k == event.k
-                and None is not event.part == one.part
-                and (one.at < event.at or (exact and one.at == event.at))
-            ]  # fmt: skip
-            newest = max(known)[2] if known else None
+            known = dict[int, Version]()
+            for one in events[: comes_out + 1]:
+                if one.side == 2 and one.k == event.k and None is not event.part == one.part:
+                    known[one.at] = known.get(one.at, one) if one.kind == "-U" else one
+            times = [at for at in known if at < event.at or (exact and at == event.at)]
+            newest = known[max(times)] if times else None
             too_old = newest and tolerance is not None and event.at - newest.at > tolerance
-            version = None if newest is None or newest.kind == "-D" or too_old else newest.n
+            version = None if newest is None or newest.kind in ("-U", "-D") or too_old else newest.n
             if version is not None or not inner:
                 pairs.append((event.n, version))
     return Joined(Counter(pairs), late)
