@@ -27,6 +27,7 @@ from state_engine.job.typed_by_input import Typed
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
 from state_engine.sources.changes.decoded_source import DecodedSource
+from state_engine.sources.changes.delta_changes import COMMIT_TIMESTAMP
 
 _SHORTCUTS = ("map_with_state", "aggregate")
 
@@ -38,18 +39,47 @@ def is_changing(node: Node) -> bool:
 
 def origins_of_changes(node: Node) -> list[str]:
     """What makes a stream change, for messages: sources, and operators whose function emits changes."""
+    return list(dict.fromkeys(map(_named, _makers_of_changes(node))))
+
+
+def _makers_of_changes(node: Node) -> list[SourceNode | OperatorNode]:
     if isinstance(node, SourceNode):
-        return [f"source '{node.name}'"] if node.source.changing else []
+        return [node] if node.source.changing else []
+    if isinstance(node, OperatorNode) and emits_changes(node.function, changing=False):
+        return [node]
+    of = parents(node)
+    if isinstance(node, OperatorNode) and not emits_changes(node.function, changing=True):
+        of = ()
     if isinstance(node, SideOutputNode):
         function = node.operator.function
         passed_on = node.tag in (function.late_to, function.late_right_to)
         of = parents(node.operator) if passed_on else (node.operator,)
-        return list(dict.fromkeys(origin for one in of for origin in origins_of_changes(one)))
-    if isinstance(node, OperatorNode) and not emits_changes(node.function, changing=True):
-        return []
-    if isinstance(node, OperatorNode) and emits_changes(node.function, changing=False):
-        return [f"operator '{node.uid}'"]
-    return list(dict.fromkeys(origin for parent in parents(node) for origin in origins_of_changes(parent)))
+    return [maker for one in of for maker in _makers_of_changes(one)]
+
+
+def _named(node: SourceNode | OperatorNode) -> str:
+    return f"source '{node.name}'" if isinstance(node, SourceNode) else f"operator '{node.uid}'"
+
+
+def check_times_of_changes(node: Node, *, what: str) -> None:
+    """Refuse windows of event time where a row that is taken back has the time of its change.
+
+    Raises:
+        ConfigurationError: an operator gives it that time.
+    """
+    for maker in _makers_of_changes(node):
+        if isinstance(maker, SourceNode) and maker.event_time == COMMIT_TIMESTAMP:
+            raise ConfigurationError(
+                f"{what}: {_named(maker)} gives a row that it takes back the time of the commit, so it would be taken back "
+                "from another window: name a column with the row's own time as event_time"
+            )
+        if isinstance(maker, OperatorNode) and not maker.function.changes_keep_time:
+            raise ConfigurationError(
+                f"{what}: operator '{maker.uid}' takes rows back, with the event time of the row that changed them and "
+                "not with their own, so they would be taken back from another window. Put the window in front of the "
+                "operator; or make a column of the hour or day before it, name it in key_by, and aggregate. A "
+                "function of your own that gives each row its own time, Timestamped(…), says changes_keep_time = True"
+            )
 
 
 def sequence_of_feeds(node: Node) -> str | None:
@@ -77,7 +107,9 @@ def check_operator(
 
 def check_no_running_results(inputs: Sequence[OperatorInput], *, operator: str, method: str) -> None:
     """Refuse to count each running result of a key beside those before it. Raises ConfigurationError."""
-    running = [uid for one in inputs for uid in _running_results(one.parent)]
+    # on the right side of an as-of join each is the version of its key
+    counted = inputs[:1] if method == "join_asof" else inputs
+    running = [uid for one in counted for uid in _running_results(one.parent)]
     if running and method in _COUNTING:
         raise ConfigurationError(
             f"operator '{operator}': its stream has the running results of operator '{running[0]}'. Each of them is "
@@ -88,7 +120,8 @@ def check_no_running_results(inputs: Sequence[OperatorInput], *, operator: str, 
 
 
 _COUNTING = (
-    "aggregate", "aggregates", "join without within", "over", "reduce", "sequence", "sum", "top_n", "window",
+    "aggregate", "aggregates", "join", "join_asof", "max", "max_by", "min", "min_by", "over", "reduce", "sequence",
+    "sum", "top_n", "window",
 )  # fmt: skip
 """Methods that count each row of a stream."""
 

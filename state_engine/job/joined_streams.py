@@ -18,7 +18,6 @@ from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.type_information import TypeLike
 from state_engine.job.changing_streams import (
-    check_no_running_results,
     from_origins,
     is_changing,
     origins_of_changes,
@@ -255,7 +254,6 @@ class JoinableStream(Stream):
         self, other: KeyedStream, settings: RegularSettings, outputs: Outputs, named: Named
     ) -> DataStream:
         inputs = self._both(other)
-        check_no_running_results(inputs, operator=named.uid or named.method, method="join without within")
         for one, ttl in zip(inputs, (settings.ttl, settings.right_ttl), strict=True):
             check_time_of_ttl(one.parent, ttl, method="join")
         function = TypedByInputs(

@@ -21,6 +21,7 @@ class Traits(TypedDict, total=False):
 
     accepts_changes: bool
     emits_changes: bool
+    changes_keep_time: bool
     gives_running_results: bool
     holds_back_ms: int | None
     late_to: OutputTag | None

@@ -14,7 +14,7 @@ from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.type_information import TypeInformation, TypeLike
 from state_engine.core.types.type_parsing import to_type
-from state_engine.job.changing_streams import from_origins, origins_of_changes
+from state_engine.job.changing_streams import check_times_of_changes, from_origins, origins_of_changes
 from state_engine.job.declared_aggregates import Key, key_columns, record_key
 from state_engine.job.graph import (
     OperatorInput,
@@ -158,6 +158,7 @@ class Windowing:
                 shape=shape,
                 accepts_changes=accepts_changes,
                 emits_changes=settings.has_kinds,
+                changes_keep_time=settings.has_kinds and not settings.clock,
                 # what is kept of windows that overlap is kept by parts of theirs
                 shows=(shows or self._shown) if isinstance(windows, Session | Tumbling) else None,
                 late_to=settings.late_to,
@@ -213,6 +214,8 @@ class Windowing:
                 f"{what}{from_origins(origins)}: by the clock a row that is taken back is in another window than it "
                 "was. Use windows of event time"
             )
+        if not isinstance(self.windows, Counted | GlobalWindows):
+            check_times_of_changes(self.rows.parent, what=f"window({self.windows!r})")
 
 
 WindowTime = Literal["event", "clock"]

@@ -520,6 +520,8 @@ Aggregates fit the columns of their stream, and have names of their own; each ca
 What would count each running result of a key beside those before it is refused behind them
   operators/test_running_results::test_what_would_count_each_result_is_refused_behind_running_ones
   operators/test_running_results::test_another_word_for_emit_is_refused
+Windows of event time are refused where a row that is taken back has the time of its change
+  operators/test_running_results::test_windows_are_refused_where_a_row_that_is_taken_back_has_another_time
 Windows need event time, a place for late rows that gets them, words that they know, and names of their own
   operators/windows/test_windows_in_jobs::test_what_cannot_be_a_window_is_refused_while_the_job_is_built
 A use that windows do not have is refused with what to do instead: outputs to take back, triggers, late rows of clocks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from state_engine import (
     AggregateFunction,
     DataStream,
     DeltaSink,
+    DeltaSource,
     FileSource,
     RowKind,
     StatefulJob,
@@ -55,14 +57,30 @@ MAKERS: dict[str, Callable[[Any], DataStream]] = {
     "max": lambda keyed: keyed.max("cents", uid="made"),
     "filtered": lambda keyed: keyed.max_by("cents", uid="made").filter(lambda row: True),
     "transformed": lambda keyed: keyed.sum("cents", uid="made").transform(lambda rows: rows),
-    "united": lambda keyed: keyed.sum("cents", uid="made").union(keyed.sum("cents", uid="other")),
+    "united": lambda keyed: keyed.sum("cents", uid="made").union(keyed.sum("cents", uid="two")),
 }
+
+
+def other(keyed: Any) -> Any:
+    """Another stream of the same job with such a key."""
+    source = FileSource("/elsewhere", schema=SALE)
+    return keyed._job.source("other", source, event_time="at").key_by(lambda row: 1, key_type=int)
+
+
 READERS: dict[str, Callable[[Any], Any]] = {
     "top_n": lambda keyed: keyed.top_n(3, by="cents"),
     "aggregates": lambda keyed: keyed.aggregate(n=count()),
     "aggregate": lambda keyed: keyed.aggregate(Total(), int, "cents bigint"),
     "reduce": lambda keyed: keyed.reduce(lambda a, b: a),
     "sum": lambda keyed: keyed.sum("cents"),
+    "join": lambda keyed: keyed.join(other(keyed), within=(0, "1 h")),
+    "join_right": lambda keyed: other(keyed).join(keyed, within=(0, "1 h")),
+    "regular_join": lambda keyed: keyed.join(other(keyed)),
+    "join_asof": lambda keyed: keyed.join_asof(other(keyed)),
+    "max": lambda keyed: keyed.max("cents"),
+    "max_by": lambda keyed: keyed.max_by("cents"),
+    "over": lambda keyed: keyed.over(rows=count(last="1 h")),
+    "sequence": lambda keyed: keyed.sequence(5, 7, by="cents", within="1 h"),
     "window": lambda keyed: keyed.window(Tumbling("1 h")).aggregate(n=count()),
 }
 
@@ -76,6 +94,64 @@ def test_what_would_count_each_result_is_refused_behind_running_ones(maker: str,
         ConfigurationError, match=r"running results of operator 'made'.*emit='changes'.*put a map in"
     ):
         READERS[reader](keyed)
+
+
+def test_a_running_result_is_a_version_of_its_key() -> None:
+    stream = sales()
+    totals = MAKERS["aggregate"](stream.key_by("shop"))
+    stream.key_by("shop").join_asof(totals.key_by("shop"), take=["n"])
+    totals.key_by("shop").scd2(valid_from="n")
+    totals.key_by("shop").drop_duplicates(keep="last")
+
+
+CHANGING: dict[str, Callable[[Any], DataStream]] = {
+    "aggregate": lambda keyed: keyed.aggregate(cents=sum_("cents"), emit="changes", uid="made"),
+    "filtered": lambda keyed: keyed.drop_duplicates(keep="last", uid="made").filter(lambda row: True),
+    "regular_join": lambda keyed: keyed.join(other(keyed).key_by("shop"), how="left", uid="made"),
+    "top_n": lambda keyed: keyed.top_n(3, by="cents", uid="made"),
+}
+
+
+@pytest.mark.parametrize("maker", CHANGING)
+def test_windows_are_refused_where_a_row_that_is_taken_back_has_another_time(maker: str) -> None:
+    keyed = CHANGING[maker](sales().key_by("shop")).key_by("shop")
+    with pytest.raises(
+        ConfigurationError, match=r"operator 'made' takes rows back.*window in front.*name it in key_by"
+    ):
+        keyed.window(Tumbling("1 h")).aggregate(n=count())
+
+
+def test_windows_are_refused_where_a_row_that_is_taken_back_has_the_time_of_a_commit() -> None:
+    source = DeltaSource("/nowhere", changes=True, with_metadata=True)
+    changes = StatefulJob("sales").source("sales", source, event_time="_commit_timestamp").key_by("shop")
+    with pytest.raises(ConfigurationError, match="source 'sales'.*time of the commit.*row's own time"):
+        changes.window(Tumbling("1 h")).aggregate(n=count())
+
+
+def test_windows_of_windows_take_back_from_their_own() -> None:
+    hours = sales().key_by("shop").window(Tumbling("1 h"), emit="running").aggregate(n=count(), uid="hours")
+    hours.key_by("shop").window(Tumbling("1 day")).aggregate(most=max_("n"), uid="days").sink(
+        "days", CollectSink()
+    )
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [("a", "rome", 5, at + timedelta(minutes=minutes)) for minutes in (0, 10, 70)]
+    with run_in_memory(hours._job) as run:
+        for row in rows:
+            run.process({"sales": [row]})
+        run.process(drain=True)
+        assert [row.most for row in run.sink("days")] == [2]
+
+
+def test_instead_of_a_window_the_hour_is_part_of_the_key() -> None:
+    hours = sales().map(lambda row: (row.shop, row.at.hour), output_type="shop string, hour int")
+    last = hours.key_by("shop").drop_duplicates(keep="last", uid="last")
+    counts = last.key_by("hour").aggregate(n=count(), uid="counts")
+    counts.sink("hours", DeltaSink("/out", key=["hour"]))
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [(shop, "rome", 5, at + timedelta(hours=hour)) for shop, hour in (("a", 0), ("b", 0), ("a", 1))]
+    with run_in_memory(last._job) as run:
+        run.process({"sales": rows})
+        assert sorted(map(tuple, run.table("hours"))) == [(0, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("between", ["map", "process"])

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 FEED = "delta.enableChangeDataFeed"
 """The property of a table that has a change data feed."""
 MAPPING = "delta.columnMapping.mode"
-CHANGE_TYPE = "_change_type"
-METADATA = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
+CHANGE_TYPE, COMMIT_TIMESTAMP = "_change_type", "_commit_timestamp"
+METADATA = (CHANGE_TYPE, "_commit_version", COMMIT_TIMESTAMP)
 """Columns that say of a row what its commit did; the names are Delta's."""
 _KINDS = {
     "insert": RowKind.INSERT,

@@ -67,7 +67,9 @@ VECTORS: dict[str, tuple[dict[str, Any], str]] = {
     "of equal times the later one": ({}, "r1:1 r1:2 l1 l1 W 1 → 1,1:2 1,1:2"),
     "a version comes late": ({}, "l6 r3 W 7 → 6,3 r5 l9 W 13 → 9,5"),
     "a version that came late changes": ({}, "l6 r3:3 W 7 → 6,3:3 r3:3-U r3:5+U l9 W 13 → 9,3:5"),
-    "an update gives a version another key": ({}, "r1/a:1 r5/a:1-U r5/b:1+U l4/a l6/a l6/b W 9 → 4,1/a:1 6,–/a 6,5/b:1"),
+    "an update gives a version another key": (
+        {}, "r1/a:1 r5/a:1-U r5/b:1+U l4/a l6/a l6/b W 9 → 4,1/a:1 6,–/a 6,5/b:1",
+    ),
     "the old row has the time of its version": ({}, "r1:1 r1:1-U r5:2+U l4 l6 W 9 → 4,1:1 6,5:2"),
     "at once, another key": ({"emit": "at_once"}, "r1/a:1 r5/a:1-U l6/a r5/b:1+U l6/b → 6,–/a 6,5/b:1"),
     "at once": ({"emit": "at_once"}, "l3 → 3,– r2 l3 → 3,2 r3 l3 → 3,3 r1 l3 → 3,3"),

@@ -288,7 +288,7 @@ OTHER_KIND = (
         (lambda: refused(how="anti", take=["n"]), "gives left rows as they are: leave take, right and time out"),
         (lambda: refused(take=["m"]), r"does not have: \['m'\]; it has \['k', "),
         (without_time, "ttl of join is by event time, and none of the sources.*give source"),
-        (of_running_results, "running results of operator 'totals'.*join without within would count.*emit='changes'"),
+        (of_running_results, "running results of operator 'totals'.*join would count.*emit='changes'"),
     ],
 )  # fmt: skip
 def test_what_is_no_regular_join_is_refused_while_the_job_is_built(
