@@ -25,7 +25,7 @@ from state_engine.operators.windows.calendar import (
     FixedGrid,
     Grid,
     Longs,
-    moved,
+    OverlappingGrid,
 )
 from state_engine.operators.windows.window_sizes import Size, is_of_calendar, size_of
 
@@ -206,9 +206,15 @@ class Tumbling(_Aligned):
 class Sliding(_Aligned):
     """Windows of one size that begin at equal distances, and so overlap.
 
+    In a zone a window ends when the clock shows its start plus the size. One below a day ends sooner where the clock is
+    put back and shows its start again, or whole sizes before it, so hours stay hours. A window never ends before one
+    that began earlier. Starts that the clock skips are one start, at the moment at which it skips them. So
+    ``window_start`` tells windows apart, on the night of a change, too.
+
     Args:
         size, offset, time_zone: as of ``Tumbling``.
-        every: the distance, not above the size. In a zone, and with calendar units, the size is a multiple of it.
+        every: the distance, not above the size. In a zone, and with calendar units, the size is a multiple of it, and
+            a day is, where it is shorter.
 
     Raises:
         ConfigurationError: as ``Tumbling`` does; ``every`` is not above 0, above the size, or does not divide it where
@@ -236,6 +242,11 @@ class Sliding(_Aligned):
                 f"{self!r}: with a time_zone or calendar units the size must be a multiple of every, both in the same "
                 "unit"
             )
+        if self._by_clock and every.unit == "ms" and not every.divides_a_day:
+            raise ConfigurationError(
+                f"{self!r}: with a time_zone or calendar units a day must be a whole number of every, because windows "
+                "begin at midnight; choose another every, or leave time_zone out"
+            )
         self._slices  # noqa: B018 - checks
 
     @property
@@ -244,7 +255,10 @@ class Sliding(_Aligned):
 
     @cached_property
     def _starts(self) -> Grid:
-        return self._grid(self._every, self._offset_ms)
+        grid = self._grid(self._every, self._offset_ms)
+        if isinstance(grid, ClockGrid):
+            return OverlappingGrid(grid.zone, grid.offset_ms, grid.step_ms, self._size.least_ms)
+        return grid
 
     @cached_property
     def _slices(self) -> Grid:
@@ -281,8 +295,8 @@ class Sliding(_Aligned):
     def _end_of(self, start: int) -> int:
         if isinstance(self._starts, FixedGrid):
             return start + self._size.number
-        if isinstance(self._starts, ClockGrid):
-            return moved(start, self._size.least_ms, self._starts.zone)
+        if isinstance(self._starts, OverlappingGrid):
+            return self._starts.end_of(start)
         end = start
         for _ in range(self._size.in_units_of(self._every)):
             end = self._starts.after(end)
