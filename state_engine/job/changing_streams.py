@@ -23,7 +23,7 @@ from state_engine.job.graph import (
     parents,
     stream_ends,
 )
-from state_engine.job.typed_by_input import Typed
+from state_engine.job.typed_by_input import Typed, TypedByInput
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
 from state_engine.sources.changes.decoded_source import DecodedSource
@@ -95,11 +95,16 @@ _COUNTING = (
 
 def _running_results(node: Node) -> list[str]:
     """Uids of the operators whose running results a stream consists of, as they are."""
+    return [made.uid for made in _made_by(node) if made.function.gives_running_results]
+
+
+def _made_by(node: Node) -> list[OperatorNode]:
+    """The operators whose outputs a stream consists of, as they are; filters and unions pass them on."""
     if isinstance(node, SourceNode | SideOutputNode):
         return []
     if isinstance(node, OperatorNode) and not isinstance(node.function, FilterFunction):
-        return [node.uid] if node.function.gives_running_results else []
-    return [uid for parent in parents(node) for uid in _running_results(parent)]
+        return [node]
+    return [made for parent in parents(node) for made in _made_by(parent)]
 
 
 def check_sink(sink: Sink, node: Node, *, name: str) -> None:
@@ -112,6 +117,18 @@ def check_sink(sink: Sink, node: Node, *, name: str) -> None:
             "key. Or put a process function in front that says accepts_changes = True and makes inserts of them, or "
             "give the stream to ForeachBatchSink(…, accepts_changes=True)"
         )
+
+
+def check_key_of_windows(key: Sequence[str], node: Node, *, name: str) -> None:
+    """Refuse a sink whose key does not tell windows apart that take results back. Raises ConfigurationError."""
+    for made in _made_by(node):
+        columns = made.function.windows_differ_in if isinstance(made.function, TypedByInput) else ()
+        if columns and not set(columns) & set(key):
+            raise ConfigurationError(
+                f"sink '{name}': the key {list(key)} does not tell the windows of operator '{made.uid}' apart, so each "
+                f"of them would replace others. Add '{columns[0]}' to the key; or use emit='final', for the last "
+                "window that is closed; or say with sequence=[…] which row stays"
+            )
 
 
 def check_late_to(source: Source, late_to: OutputTag | None, *, name: str) -> None:

@@ -30,6 +30,7 @@ from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.changing_streams import (
+    check_key_of_windows,
     check_sink,
     is_changing,
     origins_of_changes,
@@ -342,6 +343,8 @@ class DataStream(StreamShortcuts):
     def _keyed_sink(self, name: str, sink: KeyedSink) -> None:
         """An operator that keeps the last row of each key, whose state the sink's table shows."""
         check_time_of_ttl(self._node, sink.ttl, method=f"sink '{name}'")
+        if not sink.sequence:
+            check_key_of_windows(sink.key or (), self._node, name=name)
         function = last_rows(
             name, sink, declared_type(self._node, type_in_code), sequence_of_feeds(self._node)
         )
