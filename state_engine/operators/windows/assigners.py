@@ -125,11 +125,13 @@ class _Aligned:
 
     @cached_property
     def _offset_ms(self) -> int:
+        if isinstance(self.offset, str) and self.offset.startswith("-"):
+            return -to_milliseconds(self.offset[1:])
         return to_milliseconds(self.offset)
 
     def _grid(self, size: Size, offset_ms: int) -> Grid:
         if abs(offset_ms) >= size.least_ms:
-            raise ConfigurationError(f"{self!r}: the offset must be shorter than {size}")
+            raise ConfigurationError(f"{self!r}: the offset must be shorter than {size}; give a shorter one")
         if not self._by_clock:
             return FixedGrid(size.number, offset_ms)
         if self.time_zone is not None and not isinstance(self.time_zone, str):
@@ -158,7 +160,7 @@ class Tumbling(_Aligned):
         size: a span, or a calendar unit as text: ``"1 week"``, ``"1 month"``, ``"1 quarter"``, ``"1 year"``. Without a
             ``time_zone`` a day is 24 hours, and windows are counted from 1970-01-01T00:00Z, so those of ``"7 days"``
             begin on Thursdays; weeks begin on Mondays.
-        offset: how much later windows begin; a span, also a negative one.
+        offset: how much later windows begin; a span, also a negative one, as ``"-1 day"``.
         time_zone: then days are those of its calendar, and shorter windows follow its clock.
 
     Raises:
@@ -309,7 +311,8 @@ class Cumulating(_Aligned):
 
     Args:
         size, offset, time_zone: as of ``Tumbling``.
-        every: how far the ends are apart. The size is a multiple of it: ``Cumulating("1 month", every="1 day")``.
+        every: how far the ends are apart. The size is a multiple of it: ``Cumulating("1 month", every="1 day")``. If it
+            is months, the offset is shorter than the shortest of them.
 
     Raises:
         ConfigurationError: as ``Tumbling`` does; the size is not a multiple of ``every``.
@@ -339,6 +342,8 @@ class Cumulating(_Aligned):
 
     @cached_property
     def _slices(self) -> Grid:
+        if self._every.unit == "month":  # they differ, so a longer offset is no number of them and a rest
+            return self._grid(self._every, self._offset_ms)
         return self._grid(self._every, self._offset_ms % self._every.least_ms)
 
     @property

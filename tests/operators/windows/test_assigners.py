@@ -315,6 +315,16 @@ def test_the_last_window_ends_with_time() -> None:
         (lambda: Sliding("10 s", every="20 s"), "would have none; use Tumbling"),
         (lambda: Sliding("1 month", every="1 day"), "must be a multiple of every"),
         (lambda: Sliding("10 h", every="5 h", time_zone="UTC"), "a day must be a whole number of every"),
+        (
+            lambda: Cumulating("1 year", every="1 month", offset="40 days"),
+            "offset must be shorter than 1 month; give",
+        ),
+        (
+            lambda: Cumulating("1 year", every="1 quarter", offset="-84 days"),
+            "offset must be shorter than 3 month",
+        ),
+        (lambda: Tumbling("1 day", offset="-1 fortnight"), "is not a span of time"),
+        (lambda: Tumbling("1 day", offset="--1 h"), "is not a span of time"),
         (lambda: Cumulating("5 s", every="2 s"), "must be a multiple of every"),
         (lambda: Cumulating(-5000, every=1000), "must be above 0"),
         (lambda: Cumulating(5000, every=-1000), "must be above 0"),
@@ -344,6 +354,18 @@ def test_sessions_of_a_computed_gap() -> None:
     assert by_value.window_of({"gap": "5 s"}, 10) == TimeWindow(10, 5010)
     with pytest.raises(ValueTypeError, match="must be above 0"):
         by_value.window_of({"gap": 0}, 10)
+
+
+@pytest.mark.parametrize("offset", ["-1 day", timedelta(days=-1), -DAY])
+def test_months_may_begin_a_day_before_the_first(offset: Span) -> None:
+    year = Cumulating("1 year", every="1 month", offset=offset)
+    ends = [ms(f"2024-{month:02}-01") - DAY for month in range(2, 13)] + [ms("2025-01-01") - DAY]
+    start = ms("2024-01-01") - DAY
+    for at in (start, ms("2024-01-30")):
+        assert bounds(year, at) == [(start, end) for end in ends]
+    assert bounds(year, ms("2024-01-31"))[0] == (start, ends[1])
+    for size in ("1 month", "3 months"):
+        assert Tumbling(size, offset=offset).slice_of(ms("2024-01-15")) == start
 
 
 def test_shapes_tell_windows_apart() -> None:
