@@ -469,7 +469,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: EventTimeSessionWindows.with_dynamic_gap(5),  # type: ignore[arg-type]
         "takes a SessionWindowTimeGapExtractor or a callable",
     ),
-    "a key without the end of windows that begin together": (
+    "key: no end": (
         lambda: sunk(Cumulating(4, every=2), ["k", "window_start"]),
         "sink 'out': the key .*does not tell the windows of operator 'u' apart.*Add 'window_end' to the key",
     ),
@@ -481,17 +481,29 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: sunk(Cumulating(4, every=2), ["k", "window_start"], lambda results: results.union(results)),
         "Add 'window_end' to the key",
     ),
-    "a key without the start of windows that may end together": (
+    "key: no start": (
         lambda: sunk(Sliding("1 h", every="15 min", time_zone="Europe/Rome"), ["k", "window_end"]),
         "Add 'window_start' to the key",
     ),
-    "a key without bounds": (
+    "key: no bounds": (
         lambda: sunk(Tumbling(5), ["k"]),
         "Add 'window_start' to the key; or use emit='final'",
     ),
     "a key of sessions without bounds": (
         lambda: sunk(Session(5), ["k", "n"]),
         "Add 'window_start' to the key",
+    ),
+    "an evictor": (
+        lambda: keyed_of().window(Tumbling(5)).evictor("CountEvictor.of(3)"),
+        r"no row is taken out of a window.*Leave rows out in process\(…\).*top_n.*count_window",
+    ),
+    "two latenesses": (
+        lambda: keyed_of().window(Tumbling(5), lateness=50).allowed_lateness(5),
+        r"window\(…, lateness=50\) and allowed_lateness\(5\).*leave one of them out",
+    ),
+    "two late_to": (
+        lambda: keyed_of().window(Tumbling(5), late_to=LATE).side_output_late_data(OutputTag("other", ROW)),
+        "late rows go to one side output, so leave",
     ),
     "firings and changes": (
         lambda: keyed_of().window(Cumulating(4, every=2), emit="running").allowed_lateness(5),
