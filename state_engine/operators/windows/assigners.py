@@ -378,7 +378,9 @@ class Cumulating(_Aligned):
 class Session:
     """Windows that go on as long as rows of their key follow within a gap.
 
-    A row at ``t`` with gap ``g`` has the window ``[t, t + g)``; windows that overlap or touch are one session.
+    A row at ``t`` with gap ``g`` has the window ``[t, t + g)``; windows that overlap or touch are one session. Of
+    each key a number stays for a gap behind its last session; with a computed gap it stays for ever, because the next
+    gap may be of any length.
 
     Args:
         gap: a span; or a callable that gives the span of an element, a different one for each if need be.
