@@ -23,7 +23,7 @@ from state_engine.job.graph import (
     parents,
     stream_ends,
 )
-from state_engine.job.typed_by_input import Typed
+from state_engine.job.typed_by_input import Typed, TypedByInput
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
 from state_engine.sources.changes.decoded_source import DecodedSource
@@ -39,26 +39,27 @@ def is_changing(node: Node) -> bool:
 
 def origins_of_changes(node: Node) -> list[str]:
     """What makes a stream change, for messages: sources, and operators whose function emits changes."""
-    return list(dict.fromkeys(map(_named, _makers_of_changes(node))))
+    names = (
+        f"source '{origin.name}'" if isinstance(origin, SourceNode) else f"operator '{origin.uid}'"
+        for origin in _origins(node)
+    )
+    return list(dict.fromkeys(names))
 
 
-def _makers_of_changes(node: Node) -> list[SourceNode | OperatorNode]:
+def _origins(node: Node) -> list[SourceNode | OperatorNode]:
+    """The nodes that make a stream change; one that it reads in several ways comes several times."""
     if isinstance(node, SourceNode):
         return [node] if node.source.changing else []
-    if isinstance(node, OperatorNode) and emits_changes(node.function, changing=False):
-        return [node]
-    of = parents(node)
-    if isinstance(node, OperatorNode) and not emits_changes(node.function, changing=True):
-        of = ()
     if isinstance(node, SideOutputNode):
         function = node.operator.function
         passed_on = node.tag in (function.late_to, function.late_right_to)
-        of = parents(node.operator) if passed_on else (node.operator,)
-    return [maker for one in of for maker in _makers_of_changes(one)]
-
-
-def _named(node: SourceNode | OperatorNode) -> str:
-    return f"source '{node.name}'" if isinstance(node, SourceNode) else f"operator '{node.uid}'"
+        of: Sequence[Node] = parents(node.operator) if passed_on else (node.operator,)
+        return [origin for one in of for origin in _origins(one)]
+    if isinstance(node, OperatorNode) and not emits_changes(node.function, changing=True):
+        return []
+    if isinstance(node, OperatorNode) and emits_changes(node.function, changing=False):
+        return [node]
+    return [origin for parent in parents(node) for origin in _origins(parent)]
 
 
 def check_times_of_changes(node: Node, *, what: str) -> None:
@@ -67,11 +68,11 @@ def check_times_of_changes(node: Node, *, what: str) -> None:
     Raises:
         ConfigurationError: an operator gives it that time.
     """
-    for maker in _makers_of_changes(node):
+    for maker in _origins(node):
         if isinstance(maker, SourceNode) and maker.event_time == COMMIT_TIMESTAMP:
             raise ConfigurationError(
-                f"{what}: {_named(maker)} gives a row that it takes back the time of the commit, so it would be taken back "
-                "from another window: name a column with the row's own time as event_time"
+                f"{what}: source '{maker.name}' gives a row that it takes back the time of the commit, so it would be "
+                "taken back from another window: name a column with the row's own time as event_time"
             )
         if isinstance(maker, OperatorNode) and not maker.function.changes_keep_time:
             raise ConfigurationError(
@@ -128,23 +129,47 @@ _COUNTING = (
 
 def _running_results(node: Node) -> list[str]:
     """Uids of the operators whose running results a stream consists of, as they are."""
+    return [made.uid for made in _made_by(node) if made.function.gives_running_results]
+
+
+def _made_by(node: Node) -> list[OperatorNode]:
+    """The operators whose outputs a stream consists of, as they are; filters and unions pass them on."""
     if isinstance(node, SourceNode | SideOutputNode):
         return []
     if isinstance(node, OperatorNode) and not isinstance(node.function, FilterFunction):
-        return [node.uid] if node.function.gives_running_results else []
-    return [uid for parent in parents(node) for uid in _running_results(parent)]
+        return [node]
+    return [made for parent in parents(node) for made in _made_by(parent)]
 
 
 def check_sink(sink: Sink, node: Node, *, name: str) -> None:
     """Refuse a sink that takes inserts only, on a stream that changes. Raises ConfigurationError."""
     origins = origins_of_changes(node)
     if origins and not sink.accepts_changes:
+        of_windows = any(isinstance(one, OperatorNode) and _windows_differ_in(one) for one in _origins(node))
+        once = "Give the window emit='final', which puts each result out once. Or a" if of_windows else "A"
         raise ConfigurationError(
             f"sink '{name}': a {type(sink).__name__} takes inserts only, and its stream holds updates and deletes, too"
-            f"{from_origins(origins)}. A DeltaSink or SqlSink with key=[…] applies them: it shows the last row of each "
-            "key. Or put a process function in front that says accepts_changes = True and makes inserts of them, or "
+            f"{from_origins(origins)}. {once} DeltaSink or SqlSink with key=[…] applies them: it shows the last row of "
+            "each key. Or put a process function in front that says accepts_changes = True and makes inserts of them, or "
             "give the stream to ForeachBatchSink(…, accepts_changes=True)"
         )
+
+
+def check_key_of_windows(key: Sequence[str], node: Node, *, name: str) -> None:
+    """Refuse a sink whose key does not tell windows apart that take results back. Raises ConfigurationError."""
+    for made in _made_by(node):
+        columns = _windows_differ_in(made)
+        if columns and not set(columns) & set(key):
+            raise ConfigurationError(
+                f"sink '{name}': the key {list(key)} does not tell the windows of operator '{made.uid}' apart, so each "
+                f"of them would replace others. Add '{columns[0]}' to the key; or use emit='final', for the last "
+                "window that is closed; or say with sequence=[…] which row stays"
+            )
+
+
+def _windows_differ_in(operator: OperatorNode) -> tuple[str, ...]:
+    function = operator.function
+    return function.windows_differ_in if isinstance(function, TypedByInput) else ()
 
 
 def check_late_to(source: Source, late_to: OutputTag | None, *, name: str) -> None:

@@ -30,6 +30,7 @@ class Traits(TypedDict, total=False):
     timers_yield: bool
     shape: str | None
     shows: tuple[str, str | None] | None
+    windows_differ_in: tuple[str, ...]
 
 
 class TypedByInput(KeyedProcessFunction):
@@ -38,9 +39,14 @@ class TypedByInput(KeyedProcessFunction):
     Args:
         gives: what it emits for such elements, which are no bare values; None where outputs are of their kind.
         traits: of the function that is made.
+
+    Attributes:
+        windows_differ_in: columns each of which tells the windows of a key apart, of a function whose outputs are
+            changes of a table of windows; empty for others.
     """
 
     sees_time = False
+    windows_differ_in: tuple[str, ...] = ()
 
     def __init__(
         self,

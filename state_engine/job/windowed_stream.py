@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.output_tag import OutputTag
@@ -84,7 +84,9 @@ class WindowedStream:
 
         A result has the columns of the key, ``window_start`` and ``window_end`` (exclusive) as instants, and one column
         for each aggregate. Its event time is the last millisecond of the window. With ``emit="changes"`` and
-        ``"running"`` it is a stream of changes, for a sink with the key ``[…, "window_start"]``. Rows that
+        ``"running"`` it is a stream of changes, for a sink with the key ``[…, "window_start", "window_end"]``: both
+        bounds are right for all windows; one is enough where it tells them apart, which is ``window_end`` of
+        ``Cumulating`` and ``window_start`` of all others. A sink whose key has none that does is refused. Rows that
         come too late for all of their windows go to ``late_to``, which ``get_side_output`` of the stream reads. The
         metric ``too_late`` counts them.
 
@@ -254,11 +256,30 @@ class WindowedStream:
 
         Each firing is one more insert. With ``window(…, lateness=…)`` instead, a window comes out once, or its result
         takes the one before back.
+
+        Raises:
+            ConfigurationError: the windows have a ``lateness`` already.
         """
+        given = self._windowing.settings
+        if given.lateness_ms and not given.firings:
+            raise ConfigurationError(
+                f"window(…, lateness={given.lateness_ms}) and allowed_lateness({time_ms}): with lateness a window "
+                "comes out once or takes its results back, with allowed_lateness each late row fires it once more; "
+                "leave one of them out"
+            )
         return self._with(lateness_ms=time_ms, firings=True)
 
     def side_output_late_data(self, output_tag: OutputTag) -> WindowedStream:
-        """Send rows that come too late for all of their windows to a side output: ``window(…, late_to=tag)``."""
+        """Send rows that come too late for all of their windows to a side output: ``window(…, late_to=tag)``.
+
+        Raises:
+            ConfigurationError: the windows have a ``late_to`` already.
+        """
+        if self._windowing.settings.late_to is not None:
+            raise ConfigurationError(
+                "the windows have a place for late rows already: late rows go to one side output, so leave "
+                "side_output_late_data or late_to out"
+            )
         return self._with(late_to=output_tag)
 
     def trigger(self, trigger: Trigger) -> WindowedStream:
@@ -270,6 +291,18 @@ class WindowedStream:
         windowing = self._windowing
         made = triggered(windowing.windows, trigger, clock=windowing.settings.clock)
         return type(self)(replace(windowing, windows=made))
+
+    def evictor(self, evictor: Any) -> NoReturn:
+        """Refuse an evictor of Flink's.
+
+        Raises:
+            ConfigurationError: always; a window is computed from all of its rows.
+        """
+        raise ConfigurationError(
+            f"evictor({evictor!r}): no row is taken out of a window before it is computed. Leave rows out in "
+            "process(…), which gets all of them, or before the window in filter(…); top_n(n, by=…) keeps the greatest "
+            "rows, and count_window(size, slide) the last ones"
+        )
 
     def _with(self, **settings: Any) -> WindowedStream:
         made = replace(self._windowing.settings, **settings)

@@ -159,6 +159,7 @@ class Windowing:
                 accepts_changes=accepts_changes,
                 emits_changes=settings.has_kinds,
                 changes_keep_time=settings.has_kinds and not settings.clock,
+                windows_differ_in=self._differ_in if settings.has_kinds else (),
                 # what is kept of windows that overlap is kept by parts of theirs
                 shows=(shows or self._shown) if isinstance(windows, Session | Tumbling) else None,
                 late_to=settings.late_to,
@@ -197,6 +198,16 @@ class Windowing:
     @property
     def _shown(self) -> tuple[str, str]:
         return SESSIONS if isinstance(self.windows, Session) else WINDOWS, BOUNDS[0]
+
+    @property
+    def _differ_in(self) -> tuple[str, ...]:
+        """The bounds each of which tells the windows of a key apart."""
+        start, end = BOUNDS
+        if isinstance(self.windows, Cumulating):  # those of a day begin together
+            return (end,)
+        if isinstance(self.windows, Sliding) and self.windows.time_zone is not None:
+            return (start,)  # where the clock changes, some end together
+        return (start, end)
 
     def _check_changes(self) -> None:
         """Refuse sessions, and windows of the clock, of rows that are updated and deleted."""

@@ -526,6 +526,15 @@ Windows need event time, a place for late rows that gets them, words that they k
   operators/windows/test_windows_in_jobs::test_what_cannot_be_a_window_is_refused_while_the_job_is_built
 A use that windows do not have is refused with what to do instead: outputs to take back, triggers, late rows of clocks
   operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out
+A sink whose key does not tell windows apart that take results back is refused
+  operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out[key: no end]
+  operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out[key: no start]
+  operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out[key: no bounds]
+An evictor of Flink's is refused, with what takes rows out of a window
+  operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out[an evictor]
+What windows are told twice is refused: a lateness, and a place for late rows
+  operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out[two latenesses]
+  operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out[two late_to]
 A session has no state of its own
   operators/windows/test_functions_of_windows::test_a_session_has_no_state_of_its_own
 What a function of a window returns is outputs

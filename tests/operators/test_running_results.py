@@ -124,7 +124,7 @@ def test_windows_are_refused_where_a_row_that_is_taken_back_has_another_time(mak
 def test_windows_are_refused_where_a_row_that_is_taken_back_has_the_time_of_a_commit() -> None:
     source = DeltaSource("/nowhere", changes=True, with_metadata=True)
     changes = StatefulJob("sales").source("sales", source, event_time="_commit_timestamp").key_by("shop")
-    with pytest.raises(ConfigurationError, match="source 'sales'.*time of the commit.*row's own time"):
+    with pytest.raises(ConfigurationError, match=r"source 'sales'.*time of the commit.*row's own time"):
         changes.window(Tumbling("1 h")).aggregate(n=count())
 
 

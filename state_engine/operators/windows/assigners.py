@@ -25,7 +25,7 @@ from state_engine.operators.windows.calendar import (
     FixedGrid,
     Grid,
     Longs,
-    moved,
+    OverlappingGrid,
 )
 from state_engine.operators.windows.window_sizes import Size, is_of_calendar, size_of
 
@@ -125,11 +125,13 @@ class _Aligned:
 
     @cached_property
     def _offset_ms(self) -> int:
+        if isinstance(self.offset, str) and self.offset.startswith("-"):
+            return -to_milliseconds(self.offset[1:])
         return to_milliseconds(self.offset)
 
     def _grid(self, size: Size, offset_ms: int) -> Grid:
         if abs(offset_ms) >= size.least_ms:
-            raise ConfigurationError(f"{self!r}: the offset must be shorter than {size}")
+            raise ConfigurationError(f"{self!r}: the offset must be shorter than {size}; give a shorter one")
         if not self._by_clock:
             return FixedGrid(size.number, offset_ms)
         if self.time_zone is not None and not isinstance(self.time_zone, str):
@@ -158,7 +160,7 @@ class Tumbling(_Aligned):
         size: a span, or a calendar unit as text: ``"1 week"``, ``"1 month"``, ``"1 quarter"``, ``"1 year"``. Without a
             ``time_zone`` a day is 24 hours, and windows are counted from 1970-01-01T00:00Z, so those of ``"7 days"``
             begin on Thursdays; weeks begin on Mondays.
-        offset: how much later windows begin; a span, also a negative one.
+        offset: how much later windows begin; a span, also a negative one, as ``"-1 day"``.
         time_zone: then days are those of its calendar, and shorter windows follow its clock.
 
     Raises:
@@ -206,9 +208,15 @@ class Tumbling(_Aligned):
 class Sliding(_Aligned):
     """Windows of one size that begin at equal distances, and so overlap.
 
+    In a zone a window ends when the clock shows its start plus the size. One below a day ends sooner where the clock is
+    put back and shows its start again, or whole sizes before it, so hours stay hours. A window never ends before one
+    that began earlier. Starts that the clock skips are one start, at the moment at which it skips them. So
+    ``window_start`` tells windows apart, on the night of a change, too.
+
     Args:
         size, offset, time_zone: as of ``Tumbling``.
-        every: the distance, not above the size. In a zone, and with calendar units, the size is a multiple of it.
+        every: the distance, not above the size. In a zone, and with calendar units, the size is a multiple of it, and
+            a day is, where it is shorter.
 
     Raises:
         ConfigurationError: as ``Tumbling`` does; ``every`` is not above 0, above the size, or does not divide it where
@@ -236,6 +244,11 @@ class Sliding(_Aligned):
                 f"{self!r}: with a time_zone or calendar units the size must be a multiple of every, both in the same "
                 "unit"
             )
+        if self._by_clock and every.unit == "ms" and not every.divides_a_day:
+            raise ConfigurationError(
+                f"{self!r}: with a time_zone or calendar units a day must be a whole number of every, because windows "
+                "begin at midnight; choose another every, or leave time_zone out"
+            )
         self._slices  # noqa: B018 - checks
 
     @property
@@ -244,7 +257,10 @@ class Sliding(_Aligned):
 
     @cached_property
     def _starts(self) -> Grid:
-        return self._grid(self._every, self._offset_ms)
+        grid = self._grid(self._every, self._offset_ms)
+        if isinstance(grid, ClockGrid):
+            return OverlappingGrid(grid.zone, grid.offset_ms, grid.step_ms, self._size.least_ms)
+        return grid
 
     @cached_property
     def _slices(self) -> Grid:
@@ -281,8 +297,8 @@ class Sliding(_Aligned):
     def _end_of(self, start: int) -> int:
         if isinstance(self._starts, FixedGrid):
             return start + self._size.number
-        if isinstance(self._starts, ClockGrid):
-            return moved(start, self._size.least_ms, self._starts.zone)
+        if isinstance(self._starts, OverlappingGrid):
+            return self._starts.end_of(start)
         end = start
         for _ in range(self._size.in_units_of(self._every)):
             end = self._starts.after(end)
@@ -295,7 +311,8 @@ class Cumulating(_Aligned):
 
     Args:
         size, offset, time_zone: as of ``Tumbling``.
-        every: how far the ends are apart. The size is a multiple of it: ``Cumulating("1 month", every="1 day")``.
+        every: how far the ends are apart. The size is a multiple of it: ``Cumulating("1 month", every="1 day")``. If it
+            is months, the offset is shorter than the shortest of them.
 
     Raises:
         ConfigurationError: as ``Tumbling`` does; the size is not a multiple of ``every``.
@@ -325,6 +342,8 @@ class Cumulating(_Aligned):
 
     @cached_property
     def _slices(self) -> Grid:
+        if self._every.unit == "month":  # they differ, so a longer offset is no number of them and a rest
+            return self._grid(self._every, self._offset_ms)
         return self._grid(self._every, self._offset_ms % self._every.least_ms)
 
     @property
@@ -359,7 +378,9 @@ class Cumulating(_Aligned):
 class Session:
     """Windows that go on as long as rows of their key follow within a gap.
 
-    A row at ``t`` with gap ``g`` has the window ``[t, t + g)``; windows that overlap or touch are one session.
+    A row at ``t`` with gap ``g`` has the window ``[t, t + g)``; windows that overlap or touch are one session. Of
+    each key a number stays for a gap behind its last session; with a computed gap it stays for ever, because the next
+    gap may be of any length.
 
     Args:
         gap: a span; or a callable that gives the span of an element, a different one for each if need be.

@@ -8,9 +8,11 @@ instants of a grid never overlap, and leave nothing out.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from typing import Any, Literal, Protocol
+from itertools import accumulate
+from typing import Any, Literal, Protocol, TypeVar
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -24,6 +26,7 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _KEPT_DAYS = 64
 Unit = Literal["day", "week", "month"]
 Longs = np.ndarray[Any, np.dtype[np.int64]]
+_T = TypeVar("_T")
 
 
 class Grid(Protocol):
@@ -89,13 +92,17 @@ class _LocalGrid:
         return floors
 
     def _near(self, at_ms: int) -> tuple[int, ...]:
+        return self._of_day(at_ms, self._kept, self._instants_around)
+
+    def _of_day(self, at_ms: int, kept: dict[int, _T], make: Callable[[int], _T]) -> _T:
+        """What is kept for the day of a time, by the number of the day; ``make`` gives it where it is not there."""
         try:
             day = local_time(at_ms, self.zone).toordinal()
-            if day not in self._kept:
-                if len(self._kept) >= _KEPT_DAYS:
-                    self._kept.clear()
-                self._kept[day] = self._instants_around(day)
-            return self._kept[day]
+            if day not in kept:
+                if len(kept) >= _KEPT_DAYS:
+                    kept.clear()
+                kept[day] = make(day)
+            return kept[day]
         except (OverflowError, ValueError):
             raise ValueTypeError(
                 f"the event time {at_ms} ms is outside of the years 1 to 9999, which have a calendar: filter such "
@@ -130,6 +137,53 @@ class ClockGrid(_LocalGrid):
 
 
 @dataclass(frozen=True)
+class OverlappingGrid(ClockGrid):
+    """The instants of a clock, at each of which a window of a size begins.
+
+    A window ends when the clock shows its start plus the size. If it is below a day, it ends sooner where the clock is
+    put back and shows its start again, or whole sizes before it: the next instant of the tumbling windows that have the
+    start. Ends rise: a window never ends before one that began earlier. An instant at which the clock skips several
+    starts stands for one of them: for the last that is a multiple of the size since midnight, else for the last.
+
+    Attributes:
+        size_ms: a multiple of the step, which divides a day.
+
+    Example:
+        >>> hour = 3_600_000
+        >>> grid = OverlappingGrid(ZoneInfo("Europe/Rome"), step_ms=hour, size_ms=4 * hour)
+        >>> midnight = 1711839600000  # the clock is put forward two hours later
+        >>> [(grid.end_of(midnight + since * hour) - midnight) // hour for since in (-1, 0, 1, 2)]
+        [2, 3, 4, 6]
+    """
+
+    size_ms: int = DAY_MS
+    _kept_ends: dict[int, dict[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def end_of(self, start: int) -> int:
+        """The end of the window that begins at an instant."""
+        return self._of_day(start, self._kept_ends, self._ends_around)[start]
+
+    def _ends_around(self, day: int) -> dict[int, int]:
+        starts = self._instants_around(day)
+        return dict(zip(starts, accumulate(map(self._end_by_itself, starts), max), strict=True))
+
+    def _end_by_itself(self, start: int) -> int:
+        day, since = self._shown_at(start)
+        end = min(at for at in self._at(day, since + self.size_ms) if at > start)
+        put_back_ms = end - start - self.size_ms if self.size_ms < DAY_MS else 0
+        sooner = (at for less in range(0, put_back_ms, self.size_ms) for at in self._at(day, since - less))
+        return min((at for at in sooner if at > start), default=end)
+
+    def _shown_at(self, start: int) -> tuple[int, int]:
+        """The time of the clock for which an instant stands: its day, and milliseconds since midnight."""
+        shown = local_time(start, self.zone).replace(tzinfo=None) - timedelta(milliseconds=self.offset_ms)
+        day = shown.toordinal()
+        since = (shown - datetime.combine(shown.date(), datetime.min.time())) // timedelta(milliseconds=1)
+        whole = since - since % self.size_ms
+        return day, whole if start in self._at(day, whole) else since - since % self.step_ms
+
+
+@dataclass(frozen=True)
 class CalendarGrid(_LocalGrid):
     """The first instant of every n-th day, week or month; days and months are counted from 1970, weeks from a Monday.
 
@@ -159,9 +213,3 @@ class CalendarGrid(_LocalGrid):
             return date(1970 + months // 12, months % 12 + 1, 1).toordinal()
         first, days = (_MONDAY, 7) if self.unit == "week" else (_EPOCH_DAY, 1)
         return first + period * days * self.number
-
-
-def moved(at_ms: int, by_ms: int, zone: ZoneInfo) -> int:
-    """When the clock of a zone shows what it shows at an instant, so much later."""
-    shown = local_time(at_ms, zone).replace(tzinfo=None)
-    return instants(shown + timedelta(milliseconds=by_ms), zone)[0]

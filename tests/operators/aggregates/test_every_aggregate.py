@@ -187,12 +187,16 @@ ASSIGNERS: dict[str, tuple[Any, Callable[..., models.Windowed]]] = {
     "session": (Session(4), lambda rows, **by: models.sessions(rows, lambda row: 4, **by)),
 }
 NIGHTS = [
-    ("America/Los_Angeles", 4, datetime(2021, 3, 14, 10, tzinfo=UTC)),
-    ("Europe/Rome", 1, datetime(2023, 10, 29, 1, tzinfo=UTC)),
-    ("America/Sao_Paulo", 6, datetime(2018, 11, 4, 3, tzinfo=UTC)),
-    ("Australia/Lord_Howe", 1, datetime(2024, 4, 6, 15, tzinfo=UTC)),
+    ("America/Los_Angeles", 4, 1, datetime(2021, 3, 14, 10, tzinfo=UTC)),
+    ("Europe/Rome", 1, 0.25, datetime(2023, 10, 29, 1, tzinfo=UTC)),
+    ("America/Sao_Paulo", 6, 3, datetime(2018, 11, 4, 3, tzinfo=UTC)),
+    ("Australia/Lord_Howe", 1, 0.25, datetime(2024, 4, 6, 15, tzinfo=UTC)),
 ]
-"""Zones, the hours of windows, and when the clock is changed."""
+"""Zones, the hours of windows and of their parts, and when the clock is changed."""
+OF_CLOCK: dict[str, tuple[Any, Callable[..., Any]]] = {
+    "sliding_clock": (Sliding, models.sliding_of_clock),
+    "cumulating_clock": (Cumulating, models.cumulating_of_clock),
+}
 QUARTER_MS = 15 * 60_000
 
 
@@ -222,12 +226,19 @@ class Cell(NamedTuple):
         if name == "computed":  # any gap could reach the last session that is closed
             model = lambda rows, **by: models.sessions(rows, computed, **by)  # noqa: E731
             return cls(Session(computed), model, stays=frozenset({"closed"}))
-        if name == "clock":
-            zone, hours, change = NIGHTS[seed % len(NIGHTS)]
-            windows = Tumbling(timedelta(hours=hours), time_zone=zone)
-            at_ms = (change - EPOCH) // timedelta(milliseconds=1)
-            return cls(windows, sized(models.of_clock(zone, hours)), QUARTER_MS, at_ms)
+        if name.endswith("clock"):
+            return cls.of_clock(name, *NIGHTS[seed % len(NIGHTS)])
         return cls(*ASSIGNERS[name])
+
+    @classmethod
+    def of_clock(cls, name: str, zone: str, hours: int, part: float, change: datetime) -> Cell:
+        at_ms, size, every = (change - EPOCH) // timedelta(milliseconds=1), hours * 60, int(part * 60)
+        if name == "clock":
+            windows = Tumbling(timedelta(minutes=size), time_zone=zone)
+            return cls(windows, sized(models.of_clock(zone, size)), QUARTER_MS, at_ms)
+        make, model = OF_CLOCK[name]
+        windows = make(timedelta(minutes=size), every=timedelta(minutes=every), time_zone=zone)
+        return cls(windows, sized(model(zone, size, every)), QUARTER_MS, at_ms)
 
     def rows(self, rng: random.Random) -> list[Reading]:
         rows = stream(rng)
@@ -281,7 +292,10 @@ def third_of_all(seed: int) -> dict[str, Aggregate]:
 @EVERY_EMISSION
 @pytest.mark.parametrize(
     "name",
-    [*ASSIGNERS, *(pytest.param(one, marks=pytest.mark.more) for one in ("offset", "computed", "clock"))],
+    [
+        *ASSIGNERS,
+        *(pytest.param(one, marks=pytest.mark.more) for one in ("offset", "computed", "clock", *OF_CLOCK)),
+    ],
 )
 def test_each_aggregate_of_each_window_is_that_of_its_rows(name: str, emit: Emit, seeds: range) -> None:
     """Each assigner, emission and aggregate: of all emissions together each aggregate has a thousand streams.

@@ -67,27 +67,90 @@ def cumulating(size: int, every: int) -> Callable[[int], list[Interval]]:
     return windows
 
 
-def of_clock(zone: str, hours: int) -> Callable[[int], list[Interval]]:
-    """Windows that begin when a clock shows a multiple of some hours, or is put past one; minute by minute."""
-    clock, minute = ZoneInfo(zone), 60_000
+class WallClock:
+    """What a clock shows, minute by minute; boundaries are when it shows a multiple of a size, or is put past one."""
 
-    def shows(at: int) -> int:
-        """Minutes that the clock shows since its year 1."""
-        local = datetime.fromtimestamp(at / 1000, clock).replace(tzinfo=None)
+    def __init__(self, zone: str) -> None:
+        self._zone = ZoneInfo(zone)
+        self.passes, self.boundary = cache(self._passes), cache(self._boundary)
+        self.next = cache(self._next)
+
+    def _shows(self, minute: int) -> int:
+        """Minutes that the clock shows since its year 1, at a minute since 1970."""
+        local = datetime.fromtimestamp(minute * 60, self._zone).replace(tzinfo=None)
         return (local - datetime.min) // timedelta(minutes=1)
 
-    @cache
-    def begins(at: int) -> bool:
-        before, now, size = shows(at - minute), shows(at), hours * 60
-        return now % size == 0 or now // size > before // size
+    def _passes(self, minute: int) -> range:
+        """The times that the clock shows or skips as a minute begins: more than one where it is put forward."""
+        before, now = self._shows(minute - 1), self._shows(minute)
+        return range(min(before + 1, now), now + 1)
+
+    def _boundary(self, minute: int, size: int) -> bool:
+        return any(time % size == 0 for time in self.passes(minute))
+
+    def last(self, minute: int, size: int) -> int:
+        while not self.boundary(minute, size):
+            minute -= 1
+        return minute
+
+    def _next(self, minute: int, size: int) -> int:
+        minute += 1
+        while not self.boundary(minute, size):
+            minute += 1
+        return minute
+
+
+MINUTE_MS = 60_000
+
+
+def of_clock(zone: str, size: int) -> Callable[[int], list[Interval]]:
+    """Windows of so many minutes of a clock, side by side."""
+    return cumulating_of_clock(zone, size, size)
+
+
+@cache
+def cumulating_of_clock(zone: str, size: int, every: int) -> Callable[[int], list[Interval]]:
+    """Windows that begin at the boundaries of a size, and end at those of a part of it, in minutes."""
+    clock = WallClock(zone)
 
     def windows(at: int) -> list[Interval]:
-        start, end = at // minute * minute, at // minute * minute + minute
-        while not begins(start):
-            start -= minute
-        while not begins(end):
-            end += minute
-        return [(start, end)]
+        minute = at // MINUTE_MS
+        start, last, end = clock.last(minute, size), clock.next(minute, size), minute
+        found = []
+        while end < last:
+            end = clock.next(end, every)
+            found.append((start * MINUTE_MS, end * MINUTE_MS))
+        return found
+
+    return windows
+
+
+@cache
+def sliding_of_clock(zone: str, size: int, every: int) -> Callable[[int], list[Interval]]:
+    """Windows of a size below a day that begin at the boundaries of a part of it, in minutes.
+
+    A window that begins at a time ``n`` of the clock ends when the clock next shows or skips a time that is a whole
+    number of sizes away from ``n``; or when the one before it ends, if that is later.
+    """
+    clock = WallClock(zone)
+
+    @cache
+    def by_itself(start: int) -> int:
+        starts = [time for time in clock.passes(start) if time % every == 0]
+        of_size = [time for time in starts if time % size == 0]
+        begins, end = max(of_size or starts), start + 1
+        while not any((time - begins) % size == 0 for time in clock.passes(end)):
+            end += 1
+        return end
+
+    @cache
+    def end_of(start: int) -> int:
+        return max(by_itself(one) for one in range(start - 2 * size, start + 1) if clock.boundary(one, every))
+
+    def windows(at: int) -> list[Interval]:
+        minute = at // MINUTE_MS
+        starts = [one for one in range(minute - 2 * size, minute + 1) if clock.boundary(one, every)]
+        return [(one * MINUTE_MS, end_of(one) * MINUTE_MS) for one in starts if end_of(one) > minute]
 
     return windows
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.core.types.durations import Span
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, TimeWindow, Tumbling
 
@@ -153,6 +154,101 @@ def test_windows_of_a_clock_begin_whenever_it_shows_a_multiple(zone: str, step_m
             before = shown
 
 
+NIGHTS = [
+    ("Europe/Rome", "2024-03-31"),
+    ("Europe/Rome", "2024-10-27"),
+    ("America/New_York", "2024-03-10"),
+    ("America/New_York", "2024-11-03"),
+    ("America/Sao_Paulo", "2018-11-04"),
+    ("America/Sao_Paulo", "2018-02-18"),
+    ("Australia/Lord_Howe", "2021-10-03"),
+    ("Australia/Lord_Howe", "2021-04-04"),
+    ("Africa/Cairo", "2024-04-26"),
+    ("America/Havana", "2023-11-05"),
+    ("Pacific/Apia", "2011-12-30"),
+]
+SIZES = [
+    ("15 min", "5 min"), ("30 min", "15 min"), ("1 h", "15 min"), ("1 h", "30 min"), ("2 h", "1 h"), ("3 h", "1 h"),
+    ("4 h", "1 h"), ("4 h", "2 h"), ("6 h", "2 h"), ("8 h", "4 h"), ("12 h", "6 h"), ("1 day", "1 h"),
+    ("1 day", "2 h"), ("1 day", "6 h"), ("1 day", "12 h"), ("36 h", "12 h"), ("1 week", "1 day"),
+]  # fmt: skip
+OFFSETS: list[Span] = [0, "5 min", timedelta(minutes=-5)]
+
+
+def around(night: str) -> range:
+    return range(ms(night) - DAY, ms(night) + 3 * DAY // 2, 900_000)
+
+
+@pytest.mark.parametrize(("size", "every"), SIZES)
+@pytest.mark.parametrize(("zone", "night"), NIGHTS)
+@pytest.mark.parametrize("kind", [Sliding, Cumulating])
+def test_a_row_is_in_every_window_around_it_when_the_clock_changes(
+    kind: type[Sliding | Cumulating], zone: str, night: str, size: str, every: str
+) -> None:
+    if kind is Cumulating and size == "36 h":
+        return  # no whole number of days
+    for offset in OFFSETS if every != "5 min" else [0]:
+        assigner = kind(size, every=every, time_zone=zone, offset=offset)
+        windows_of = {at: assigner.windows_of(at) for at in around(night)}
+        windows = sorted(set().union(*windows_of.values()))
+        for at, some in windows_of.items():
+            assert some == [window for window in windows if window.start <= at < window.end]
+            assert [window.end for window in some] == sorted(window.end for window in some)
+        for window in windows:
+            assert window.start < window.end
+            assert assigner.slice_of(window.start) == window.start
+            assert assigner.slice_of(window.end) == window.end
+        if kind is Sliding:
+            assert len({window.start for window in windows}) == len(windows)
+
+
+@pytest.mark.parametrize("size", ["30 min", "1 h", "2 h", "4 h", "12 h", "1 day"])
+@pytest.mark.parametrize(("zone", "night"), NIGHTS)
+def test_windows_that_slide_by_their_size_lie_side_by_side(zone: str, night: str, size: str) -> None:
+    sliding, tumbling = Sliding(size, every=size, time_zone=zone), Tumbling(size, time_zone=zone)
+    for at in around(night):
+        assert sliding.windows_of(at) == tumbling.windows_of(at)
+
+
+@pytest.mark.parametrize(
+    ("size", "every"), [("1 h", "15 min"), ("3 h", "1 h"), ("4 h", "1 h"), ("1 day", "1 h")]
+)
+@pytest.mark.parametrize(("zone", "night"), [one for one in NIGHTS if one[0] != "America/Havana"])
+def test_windows_side_by_side_are_among_those_that_slide(
+    zone: str, night: str, size: str, every: str
+) -> None:
+    sliding, tumbling = Sliding(size, every=every, time_zone=zone), Tumbling(size, time_zone=zone)
+    for at in around(night):
+        assert tumbling.windows_of(at)[0] in sliding.windows_of(at)
+
+
+@pytest.mark.parametrize(
+    ("size", "every", "start", "hours"),
+    [
+        # in the night that the clock is put back from 3:00 to 2:00, which is 01:00 of UTC
+        *[("1 h", "15 min", f"2024-10-27T{at}", 1) for at in ("00:00", "00:15", "00:45", "01:00", "01:45", "02:00")],
+        ("4 h", "1 h", "2024-10-26T22:00", 5),
+        ("4 h", "1 h", "2024-10-26T23:00", 5),
+        ("4 h", "1 h", "2024-10-27T00:00", 4),
+        ("4 h", "1 h", "2024-10-27T01:00", 4),
+        ("1 day", "1 h", "2024-10-27T00:00", 25),
+        ("1 day", "1 h", "2024-10-27T01:00", 24),
+        # and in the one that it is put forward from 2:00 to 3:00
+        ("4 h", "1 h", "2024-03-31T00:00", 3),
+        ("4 h", "1 h", "2024-03-31T01:00", 4),
+        ("4 h", "2 h", "2024-03-31T01:00", 3),
+        ("1 h", "15 min", "2024-03-31T00:45", 0.25),
+        ("1 h", "15 min", "2024-03-31T01:00", 1),
+    ],
+)  # fmt: skip
+def test_how_long_sliding_windows_last_when_the_clock_of_rome_changes(
+    size: str, every: str, start: str, hours: float
+) -> None:
+    windows = Sliding(size, every=every, time_zone="Europe/Rome").windows_of(ms(start))
+    assert windows[-1].start == ms(start)
+    assert windows[-1].end - windows[-1].start == hours * HOUR
+
+
 def test_hours_of_the_night_that_the_clock_is_put_back_are_apart() -> None:
     hourly = Tumbling("1 h", time_zone="America/Chicago")
     starts = [hourly.slice_of(at) for at in range(ms("2021-11-07"), ms("2021-11-08") + 1, 60_000)]
@@ -218,6 +314,17 @@ def test_the_last_window_ends_with_time() -> None:
         (lambda: Sliding("20 s", every="10 s", offset=-11_000), "offset must be shorter"),
         (lambda: Sliding("10 s", every="20 s"), "would have none; use Tumbling"),
         (lambda: Sliding("1 month", every="1 day"), "must be a multiple of every"),
+        (lambda: Sliding("10 h", every="5 h", time_zone="UTC"), "a day must be a whole number of every"),
+        (
+            lambda: Cumulating("1 year", every="1 month", offset="40 days"),
+            "offset must be shorter than 1 month; give",
+        ),
+        (
+            lambda: Cumulating("1 year", every="1 quarter", offset="-84 days"),
+            "offset must be shorter than 3 month",
+        ),
+        (lambda: Tumbling("1 day", offset="-1 fortnight"), "is not a span of time"),
+        (lambda: Tumbling("1 day", offset="--1 h"), "is not a span of time"),
         (lambda: Cumulating("5 s", every="2 s"), "must be a multiple of every"),
         (lambda: Cumulating(-5000, every=1000), "must be above 0"),
         (lambda: Cumulating(5000, every=-1000), "must be above 0"),
@@ -247,6 +354,18 @@ def test_sessions_of_a_computed_gap() -> None:
     assert by_value.window_of({"gap": "5 s"}, 10) == TimeWindow(10, 5010)
     with pytest.raises(ValueTypeError, match="must be above 0"):
         by_value.window_of({"gap": 0}, 10)
+
+
+@pytest.mark.parametrize("offset", ["-1 day", timedelta(days=-1), -DAY])
+def test_months_may_begin_a_day_before_the_first(offset: Span) -> None:
+    year = Cumulating("1 year", every="1 month", offset=offset)
+    ends = [ms(f"2024-{month:02}-01") - DAY for month in range(2, 13)] + [ms("2025-01-01") - DAY]
+    start = ms("2024-01-01") - DAY
+    for at in (start, ms("2024-01-30")):
+        assert bounds(year, at) == [(start, end) for end in ends]
+    assert bounds(year, ms("2024-01-31"))[0] == (start, ends[1])
+    for size in ("1 month", "3 months"):
+        assert Tumbling(size, offset=offset).slice_of(ms("2024-01-15")) == start
 
 
 def test_shapes_tell_windows_apart() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from state_engine.operators.windows.assigners import Tumbling
 from state_engine.operators.windows.window_results import Emit
+from tests.operators.aggregates.test_every_aggregate import OF_CLOCK, Cell
 from tests.operators.mixed import check_equal
 from tests.operators.windows.models import Table
 from tests.operators.windows.test_windows import ASSIGNERS, BOUND, LATE, apply, operator, options, stream
@@ -57,3 +58,31 @@ def test_columns_and_elements_in_turn_give_what_elements_give(name: str, emit: E
         if mixed.columns == 1.0 and name != "session":
             assert not mixed.runs["elements"], seed
     assert over_columns > len(seeds)
+
+
+@pytest.mark.internal_errors
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(4),
+        pytest.param(range(4, 40), marks=pytest.mark.more),
+        pytest.param(range(40, 1000), marks=pytest.mark.long),
+    ],
+    ids=["few", "more", "many"],
+)
+@pytest.mark.parametrize("name", OF_CLOCK)
+def test_columns_give_what_elements_give_when_the_clock_changes(name: str, seeds: range) -> None:
+    for seed in seeds:
+        cell = Cell.of(name, seed)
+        lateness, bound = LATENESS[seed % 3] * cell.unit_ms, BOUND * cell.unit_ms
+        origin = stream(seed)[15].at
+        rows = [row._replace(at=cell.origin_ms + (row.at - origin) * cell.unit_ms) for row in stream(seed)]
+        mixed = check_equal(
+            partial(operator, cell.windows, lateness=lateness), rows, random.Random(seed),
+            lambda n, backend=None, bound=bound: {**options(n, backend, bound), **TYPES}, late=LATE, kinds=True,
+        )  # fmt: skip
+        table = Table()
+        apply(table, mixed.outputs, emit="final")
+        expected = cell.model(rows, bound=bound, lateness=lateness)
+        assert (table, mixed.state) == (expected.table, {}), f"seed {seed}"
+        assert mixed.runs["columns"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from state_engine import (
     CountTumblingWindowAssigner,
     Cumulating,
     DataStream,
+    DeltaSink,
     DynamicEventTimeSessionWindows,
     DynamicProcessingTimeSessionWindows,
     EventTimeSessionWindows,
@@ -50,6 +52,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.testing import CollectSink, run_in_memory
 from tests.operators.windows.models import Event
 from tests.operators.windows.test_windows_in_jobs import (
+    EPOCH,
     LATE,
     ROW,
     changing,
@@ -62,6 +65,7 @@ from tests.operators.windows.test_windows_in_jobs import (
 GIVEN = [Event(k, v, 0.0, at) for k, v, at in (
     ("a", 1, 1), ("b", 5, 2), ("a", 7, 3), ("a", 3, 9), ("b", 2, 11), ("a", 4, 12), ("b", 6, 13), ("a", 9, 30),
 )]  # fmt: skip
+RESULTS_OF_WINDOWS = ("k", "window_start", "window_end", "n")
 RESULT = "k string, start bigint, vs array<bigint>"
 
 
@@ -331,6 +335,14 @@ def ranked_source(columns: str) -> Any:
     return source_of(StatefulJob("refused"), FileSource("/nowhere", schema=columns))
 
 
+def sunk(
+    windows: Any, key: list[str], step: Callable[[Any], Any] = lambda results: results, **sink: Any
+) -> Any:
+    """Running results of windows, in a sink with a key."""
+    results = keyed_of().window(windows, emit="running").aggregate(uid="u", n=count())
+    return step(results).sink("out", DeltaSink("/nowhere", key=key, **sink))
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "changes of a function": (
         lambda: keyed_of().window(Tumbling(5), lateness=5, emit="changes").process(Listed(), RESULT),
@@ -457,6 +469,42 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: EventTimeSessionWindows.with_dynamic_gap(5),  # type: ignore[arg-type]
         "takes a SessionWindowTimeGapExtractor or a callable",
     ),
+    "key: no end": (
+        lambda: sunk(Cumulating(4, every=2), ["k", "window_start"]),
+        "sink 'out': the key .*does not tell the windows of operator 'u' apart.*Add 'window_end' to the key",
+    ),
+    "such a key behind a filter": (
+        lambda: sunk(Cumulating(4, every=2), ["k"], lambda results: results.filter(lambda row: row.n > 1)),
+        "Add 'window_end' to the key",
+    ),
+    "such a key behind a union": (
+        lambda: sunk(Cumulating(4, every=2), ["k", "window_start"], lambda results: results.union(results)),
+        "Add 'window_end' to the key",
+    ),
+    "key: no start": (
+        lambda: sunk(Sliding("1 h", every="15 min", time_zone="Europe/Rome"), ["k", "window_end"]),
+        "Add 'window_start' to the key",
+    ),
+    "key: no bounds": (
+        lambda: sunk(Tumbling(5), ["k"]),
+        "Add 'window_start' to the key; or use emit='final'",
+    ),
+    "a key of sessions without bounds": (
+        lambda: sunk(Session(5), ["k", "n"]),
+        "Add 'window_start' to the key",
+    ),
+    "an evictor": (
+        lambda: keyed_of().window(Tumbling(5)).evictor("CountEvictor.of(3)"),
+        r"no row is taken out of a window.*Leave rows out in process\(…\).*top_n.*count_window",
+    ),
+    "two latenesses": (
+        lambda: keyed_of().window(Tumbling(5), lateness=50).allowed_lateness(5),
+        r"window\(…, lateness=50\) and allowed_lateness\(5\).*leave one of them out",
+    ),
+    "two late_to": (
+        lambda: keyed_of().window(Tumbling(5), late_to=LATE).side_output_late_data(OutputTag("other", ROW)),
+        "late rows go to one side output, so leave",
+    ),
     "firings and changes": (
         lambda: keyed_of().window(Cumulating(4, every=2), emit="running").allowed_lateness(5),
         "each firing is one more insert.*leave emit out",
@@ -469,3 +517,43 @@ def test_what_windows_cannot_be_used_for_is_refused_with_the_way_out(name: str) 
     build, message = REFUSED[name]
     with pytest.raises(ConfigurationError, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    ("windows", "keys"),
+    [
+        (Tumbling(5), (["k", "window_start"], ["k", "window_end"])),
+        (Sliding(4, every=2), (["k", "window_start"], ["k", "window_end"])),
+        (Sliding("1 h", every="15 min", time_zone="Europe/Rome"), (["k", "window_start"],)),
+        (Cumulating(4, every=2), (["k", "window_end"], ["k", "window_start", "window_end"])),
+        (Session(5), (["k", "window_start"], ["k", "window_end"])),
+    ],
+)
+@pytest.mark.parametrize("emit", ["running", "changes"])
+def test_a_sink_has_each_window_with_any_key_that_tells_them_apart(
+    windows: Any, keys: tuple[list[str], ...], emit: Any
+) -> None:
+    """Beside windows that come out once, over rows in an order in which a late one joins sessions."""
+    rows = [(k, 1, EPOCH + timedelta(milliseconds=at)) for at in (1, 3, 11, 14, 19, 7, 2) for k in "ab"]
+
+    def table(emit: Any, key: list[str]) -> list[Any]:
+        job = StatefulJob("sink")
+        windowed = source_of(job, max_out_of_orderness=2).key_by("k").window(windows, lateness=20, emit=emit)
+        windowed.aggregate(uid="u", n=count()).sink("out", DeltaSink("/nowhere", key=key))
+        with run_in_memory(job) as run:
+            for row in rows:
+                run.process({"rows": [row]})
+            run.process(drain=True)
+            return sorted(tuple(row[name] for name in RESULTS_OF_WINDOWS) for row in run.table("out"))
+
+    once = table("final", ["k", "window_start", "window_end"])
+    assert len(once) > 1
+    for key in keys:
+        assert table(emit, key) == once
+
+
+def test_a_sequence_says_which_window_of_a_key_stays() -> None:
+    longest = sunk(Cumulating(6, every=2), ["k", "window_start"], sequence=["window_end"])
+    with run_in_memory(longest._job) as run:
+        run.process({"rows": [("a", 1, EPOCH + timedelta(milliseconds=at)) for at in (1, 3, 5, 0)]})
+        assert [row["n"] for row in run.table("out")] == [4]
