@@ -150,8 +150,8 @@ def check_sink(sink: Sink, node: Node, *, name: str) -> None:
         raise ConfigurationError(
             f"sink '{name}': a {type(sink).__name__} takes inserts only, and its stream holds updates and deletes, too"
             f"{from_origins(origins)}. {once} DeltaSink or SqlSink with key=[…] applies them: it shows the last row of "
-            "each key. Or put a process function in front that says accepts_changes = True and makes inserts of them, or "
-            "give the stream to ForeachBatchSink(…, accepts_changes=True)"
+            "each key. Or put a process function in front that says accepts_changes = True and makes inserts of them, "
+            "or give the stream to ForeachBatchSink(…, accepts_changes=True)"
         )
 
 
