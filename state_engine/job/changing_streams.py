@@ -156,12 +156,12 @@ def check_sink(sink: Sink, node: Node, *, name: str) -> None:
 
 
 def check_key_of_windows(key: Sequence[str], node: Node, *, name: str) -> None:
-    """Refuse a sink whose key does not tell windows apart that take results back. Raises ConfigurationError."""
+    """Refuse a key of a sink that two windows can have whose results change. Raises ConfigurationError."""
     for made in _made_by(node):
         columns = _windows_differ_in(made)
         if columns and not set(columns) & set(key):
             raise ConfigurationError(
-                f"sink '{name}': the key {list(key)} does not tell the windows of operator '{made.uid}' apart, so each "
+                f"sink '{name}': several windows of operator '{made.uid}' can have the same key {list(key)}, so each "
                 f"of them would replace others. Add '{columns[0]}' to the key; or use emit='final', for the last "
                 "window that is closed; or say with sequence=[…] which row stays"
             )

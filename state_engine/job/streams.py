@@ -539,21 +539,21 @@ class KeyedStream(TableFunctions, TimedFunctions, JoinableStream, DataStream):
         return self._add((self._input(),), made, method="reduce", uid=uid, output_type=None)
 
     def sum(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
-        """For every element, the first one of its key with the sum of a field so far; keys stay for ever.
+        """For every element, its key's first element with the sum of a field so far; keys stay for ever.
 
         ``aggregate(x=sum_(…), ttl=…)`` forgets keys.
         """
         return self._rolling("sum", field, uid)
 
     def min(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
-        """For every element, the first one of its key with the least value of a field so far; keys stay for ever.
+        """For every element, its key's first element with the least value of a field so far; keys stay for ever.
 
         ``aggregate(x=min_(…), ttl=…)`` forgets keys.
         """
         return self._rolling("min", field, uid)
 
     def max(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
-        """For every element, the first one of its key with the greatest value of a field so far; keys stay for ever.
+        """For every element, its key's first element with the greatest value of a field so far; keys stay for ever.
 
         ``aggregate(x=max_(…), ttl=…)`` forgets keys.
         """

@@ -210,8 +210,8 @@ class Sliding(_Aligned):
 
     In a zone a window ends when the clock shows its start plus the size. One below a day ends sooner where the clock is
     put back and shows its start again, or whole sizes before it, so hours stay hours. A window never ends before one
-    that began earlier. Starts that the clock skips are one start, at the moment at which it skips them. So
-    ``window_start`` tells windows apart, on the night of a change, too.
+    that began earlier. Starts that the clock skips are one start, at the moment at which it skips them. So no
+    two windows have the same ``window_start``.
 
     Args:
         size, offset, time_zone: as of ``Tumbling``.
