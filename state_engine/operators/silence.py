@@ -19,7 +19,7 @@ from state_engine.core.types.every_type import StructType
 from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.key_values import key_values
 from state_engine.operators.keyed_rows import KeyedRows
-from state_engine.operators.lateness import Lateness, plus
+from state_engine.operators.lateness import Lateness, check_time, plus
 from state_engine.operators.waiting import WaitingRows
 
 LAST_SEEN = "last_seen"
@@ -46,7 +46,7 @@ class Silence(KeyedProcessFunction):
         record_key: see ``key_values``.
 
     Raises:
-        ValueTypeError: of a row, when it is processed: it has no event time.
+        ValueTypeError: of a row, when it is processed: it has no event time, or one outside of the years 1 to 9999.
 
     Example:
         >>> from state_engine.testing import KeyedHarness
@@ -76,7 +76,7 @@ class Silence(KeyedProcessFunction):
         self.shape = shape_of(after_ms, lateness_ms)
         taken = None if rows is None else rows.only(rows.named(self._take))
         names, types = ((), ()) if taken is None else (taken.names, taken.types)
-        self._waiting = WaitingRows(StructType(["at", *names], [BIGINT, *types]), lateness)
+        self._waiting = WaitingRows(StructType(["at", *names], [BIGINT, *types]), lateness, whole=False)
         last = StructType(["at", "until", *names], [BIGINT, BIGINT, *types])
         self._descriptor = ValueStateDescriptor(LAST_SEEN, last)
 
@@ -86,6 +86,7 @@ class Silence(KeyedProcessFunction):
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         """Let the row wait; one that is too late is dropped."""
+        check_time(ctx.timestamp())
         row = None if self._rows is None else self._rows.normal(value)
         taken = () if row is None else tuple(row[name] for name in self._take)
         return self._waiting.add((ctx.timestamp(), *taken), ctx)
