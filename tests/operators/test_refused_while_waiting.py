@@ -59,8 +59,8 @@ class Numbered(KeyedProcessFunction):
 
     holds_back_ms = 0
 
-    def __init__(self) -> None:
-        self._waiting = WaitingRows(ROW, Lateness())
+    def __init__(self, *, whole: bool = True) -> None:
+        self._waiting = WaitingRows(ROW, Lateness(), whole=whole)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._waiting.open(runtime_context)
@@ -118,7 +118,7 @@ class LeftRows(AsOfJoin):
     """An as-of join whose left rows come alone."""
 
     def __init__(self) -> None:
-        super().__init__(ROW, ROW, Pairs(), AsOfSettings())  # type: ignore[arg-type]
+        super().__init__(ROW, ROW, Pairs(), AsOfSettings())
 
     def _joined(self, ctx: Any, row: Kept) -> list[Any]:
         return self._results.of(row, None)
@@ -207,12 +207,11 @@ def test_others_come_out_as_if_the_row_had_not_come(name: str, backend: Any, siz
 @pytest.mark.parametrize(("make", "bad"), [(first_rows, 12), (LeftRows, None)], ids=["first rows", "as-of"])
 def test_functions_that_take_rows_one_by_one(make: Callable[[], Any], bad: int | None) -> None:
     rows = [("a", 1, 10), ("a", 5, 16), ("b", 2, 11), ("a", None, 12), ("b", 3, 23)]
-    pairs = make is LeftRows
     run = KeyedHarness(
         make(), key_by=lambda row: row[0], timestamp_of=lambda row: row[2], on_error="dead_letter"
     )
-    process = run.process_pairs if pairs else run.process
-    assert process([(1, row) for row in rows] if pairs else rows) == []
+    outputs = run.process_pairs([(1, row) for row in rows]) if make is LeftRows else run.process(rows)
+    assert outputs == []
     assert [row[2] for row in run.drain()] == [10, 11, 16, 23]
     (refusal,) = run.refused
     assert refusal.waited is not None
@@ -354,6 +353,73 @@ def test_the_letter_of_a_job_has_the_row_and_is_sent_again(name: str) -> None:
         report = run._engine.replay_dead_letters(run._made.job)
         assert (len(report.sent), report.refused, report.left) == (1, 0, {})
         assert [tuple(late) for late in run.sink("late")] == [batches[0][2]], "its time is over"
+
+
+class Values(KeyedProcessFunction):
+    """Emits numbers in time; raises at 3, unless it is repaired."""
+
+    holds_back_ms = 0
+
+    def __init__(self, *, repaired: bool) -> None:
+        self.repaired, self._waiting = (
+            repaired,
+            WaitingRows(to_type("bigint", parameter="n"), Lateness(0, MISSED)),
+        )
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._waiting.open(runtime_context)
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        return self._waiting.add(value, ctx)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        for _, value in self._waiting.due(timestamp, ctx):
+            if value == 3 and not self.repaired:
+                raise ValueError("three")
+            yield value
+
+
+MISSED = OutputTag("missed", "bigint")
+
+
+@pytest.mark.more
+def test_a_letter_of_a_bare_value_is_sent_again() -> None:
+    def job(*, repaired: bool) -> StatefulJob:
+        made = StatefulJob("waits", on_error="dead_letter")
+        rows = made.source("rows", FileSource("/x", schema="n bigint, at timestamp"), event_time="at")
+        keyed = rows.map(lambda row: row.n, output_type="bigint").key_by(lambda n: n % 2, key_type="bigint")
+        values = keyed.process(Values(repaired=repaired), output_type="bigint", uid="op")
+        values.sink("out", CollectSink())
+        values.get_side_output(MISSED).sink("missed", CollectSink())
+        return made
+
+    with run_in_memory(job(repaired=False)) as run:
+        run.process({"rows": [(n, BEGIN + timedelta(minutes=n)) for n in range(5)]})
+        run.process(drain=True)
+        (letter,) = run.dead_letters()
+        assert (sorted(run.sink("out")), json.loads(letter["row"])) == ([0, 1, 2, 4], {"value": 3})
+        run.restart(job(repaired=True))
+        report = run._engine.replay_dead_letters(run._made.job)
+        assert (report.refused, run.sink("missed")) == (0, [3])
+
+
+@pytest.mark.more
+def test_a_letter_of_a_part_of_a_row_shows_it_and_is_not_sent_again() -> None:
+    job = StatefulJob("waits", on_error="dead_letter")
+    source = job.source("rows", FileSource("/x", schema=SCHEMA), event_time="at")
+    timed = source.map(lambda row: (row.k, row.n, int(row.at.timestamp() * 1000)), output_type=COLUMNS)
+    numbered = timed.key_by("k").process(
+        Numbered(whole=False), output_type=f"{COLUMNS}, seen bigint", uid="op"
+    )
+    numbered.sink("out", CollectSink())
+    with run_in_memory(job) as run:
+        run.process({"rows": [event("a", 1, 0), event("a", None, 1), event("a", 2, 2)]})
+        run.process(drain=True)
+        (letter,) = run.dead_letters()
+        assert (letter["row"], len(run.sink("out"))) == ('{"k": "a", "n": null, "at": 1772366460000}', 2)
+        report = run._engine.replay_dead_letters(job)
+        (why,) = report.left.values()
+        assert (report.sent, "an operator that keeps parts of its rows" in why) == ([], True)
 
 
 @pytest.mark.more
