@@ -26,7 +26,7 @@ from state_engine.job.declared_aggregates import Key, key_columns, record_key
 from state_engine.job.graph import KEY_COLUMN, OperatorInput, SelectedKey, declared_type, type_in_code
 from state_engine.job.late_outputs import check_event_time
 from state_engine.job.lists_of_rows import check_rows
-from state_engine.job.stream import Stream, check_time_of_ttl
+from state_engine.job.stream import Stream, check_time_of_ttl, column_names
 from state_engine.job.typed_by_input import TimedByInputs, TypedByInputs, element_type
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.idle_keys import as_ttl_config
@@ -404,11 +404,12 @@ def columns_of_both(take: Sequence[str] | None, suffix: str, join: str, time: Jo
     Args:
         join: the method, for messages.
     """
+    names = None if take is None else column_names(take, what=f"take of {join}")
 
     def rows(left: OutputType, right: OutputType) -> JoinedRows:
         check_rows(left, join)
         check_rows(right, join)
-        return JoinedRows(left.columns, right.columns, take=take, suffix=suffix, time=time, join=join)
+        return JoinedRows(left.columns, right.columns, take=names, suffix=suffix, time=time, join=join)
 
     return Outputs(rows, lambda left, right: OutputType(rows(left, right).columns, scalar=False))
 

@@ -9,9 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import pyarrow as pa
+
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.function import Function
 from state_engine.core.functions.output_tag import OutputTag
-from state_engine.job.graph import Node, OperatorNode, SourceNode, has_event_time, stream_ends, upstream
+from state_engine.core.keys.key_conversions import is_lossless
+from state_engine.core.types.ddl import ddl_text
+from state_engine.core.types.pickled_type import holds_pickles
+from state_engine.job.graph import (
+    Node,
+    OperatorInput,
+    OperatorNode,
+    SourceNode,
+    declared_type,
+    has_event_time,
+    stream_ends,
+    type_in_code,
+    upstream,
+)
+from state_engine.sources.output_type import OutputType
 
 
 def late_outputs(operator: OperatorNode) -> dict[str, OutputTag]:
@@ -40,6 +57,42 @@ def check_event_time(node: Node, *, what: str, lateness_ms: int, otherwise: str 
             f"source '{ends[0].name}' diverts late rows before {what} could take them: move late_to from the source to "
             f"{what.partition('(')[0]}(…, late_to=…), or leave lateness out"
         )
+
+
+def check_late_types(function: Function, inputs: Sequence[OperatorInput], *, operator: str) -> None:
+    """Refuse a side output of late rows whose type cannot hold them, as far as code shows theirs.
+
+    Raises:
+        ConfigurationError: it has other columns, or another type.
+    """
+    tags = {"late_to": function.late_to, "late_right_to": function.late_right_to}
+    for (argument, tag), one in zip(tags.items(), inputs, strict=False):
+        rows = None if tag is None else declared_type(one.parent, type_in_code)
+        if tag is None or rows is None or _holds(OutputType.of(tag.type_info), rows):
+            continue
+        columns = ", ".join(
+            f"{name} {ddl_text(kind.arrow)}"
+            for name, kind in zip(rows.columns.names, rows.columns.types, strict=True)
+        )
+        raise ConfigurationError(
+            f"operator '{operator}': {argument} sends late rows to the side output '{tag.tag_id}', whose type is "
+            f"{tag.type_info}, and the rows have another: declare OutputTag('{tag.tag_id}', '{columns}')"
+        )
+
+
+def _holds(given: OutputType, rows: OutputType) -> bool:
+    """Whether the type of a side output holds all rows of another type; of nested types only a run can say."""
+    if given.scalar and holds_pickles(given.columns):
+        return True
+    names, others = given.columns.names, rows.columns.names
+    by_name = rows.columns.made_by == "row"
+    if given.scalar != rows.scalar or len(names) != len(others) or (by_name and names != others):
+        return False
+    return all(
+        pa.types.is_nested(one.arrow) or is_lossless(other.arrow, one.arrow)
+        for one, other in zip(given.columns.types, rows.columns.types, strict=True)
+        if one != other
+    )
 
 
 def check_late_outputs(job: str, sources: Iterable[SourceNode], operators: Sequence[OperatorNode]) -> None:

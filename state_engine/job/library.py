@@ -20,7 +20,7 @@ from state_engine.job.graph import Node, OperatorInput, SelectedKey, declared_ty
 from state_engine.job.late_outputs import check_event_time
 from state_engine.job.lists_of_rows import check_rows, ranked_columns
 from state_engine.job.silences import Silences
-from state_engine.job.stream import Stream, idle_time
+from state_engine.job.stream import Stream, column_names, idle_time
 from state_engine.job.typed_by_input import TimedByInput, TypedByInput, forgetting
 from state_engine.job.windowed_stream import WindowedStream
 from state_engine.job.windowing import Assigner, WindowTime, windowing
@@ -191,7 +191,7 @@ class TableFunctions(Stream):
             to_milliseconds(after),
             to_milliseconds(lateness),
             back,
-            tuple(take),
+            column_names(take, what="take of silent"),
             None if forget_after is None else to_milliseconds(forget_after),
         )
         return self._table_function(asked.function(self._node, self._key), "silent", uid, None)

@@ -13,7 +13,7 @@ from state_engine.job.late_outputs import check_event_time
 from state_engine.job.lists_of_rows import check_rows
 from state_engine.job.typed_by_input import TimedByInput
 from state_engine.operators.keyed_rows import KeyedRows
-from state_engine.operators.silence import Silence, shape_of
+from state_engine.operators.silence import Silence, check_taken, shape_of
 from state_engine.sources.output_type import OutputType
 
 SINCE, BACK = "silent_since", "back_at"
@@ -74,6 +74,7 @@ class Silences:
             types.append(time)
         if self.take:
             check_rows(kind, "silent(…, take=…)")
+            check_taken(self.take)
             rows = KeyedRows(kind.columns, apart=(), operator="silent")
             taken = rows.only(rows.named(self.take))
             names += taken.names

@@ -28,6 +28,7 @@ from state_engine.job.graph import (
     has_event_time,
     type_in_code,
 )
+from state_engine.job.late_outputs import check_late_types
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.idle_keys import IdleTime, as_ttl_config
 from state_engine.sources.output_type import OutputType
@@ -198,6 +199,7 @@ class Stream:
         check_no_running_results(inputs, operator=named, method=method)
         for one in inputs:
             _check_key(one, operator=named)
+        check_late_types(function, inputs, operator=named)
         made = None
         if output_type is not None:
             made = OutputType.of(to_type(output_type, parameter=f"output_type of operator '{named}'"))

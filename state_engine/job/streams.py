@@ -88,6 +88,14 @@ Emit = Literal["rows", "changes"]
 class DataStream(StreamShortcuts):
     """An unkeyed stream of rows, like Flink's ``DataStream``."""
 
+    if not TYPE_CHECKING:  # a type checker is to know the methods that there are
+
+        def __getattr__(self, name: str) -> Any:
+            message = f"'{type(self).__name__}' object has no attribute '{name}'"
+            if name in _OF_KEYS:
+                message += f": {name}(…) is for keyed streams, call key_by first, as in stream.key_by('id').{name}(…)"
+            raise AttributeError(message, name=name, obj=self)
+
     def transform(
         self,
         function: Callable[[DataFrame], DataFrame],
@@ -591,6 +599,12 @@ class KeyedStream(TableFunctions, TimedFunctions, JoinableStream, DataStream):
 
     def _input(self) -> OperatorInput:
         return OperatorInput(self._node, self._key)
+
+
+_OF_KEYS = frozenset(
+    name for name in dir(KeyedStream) if not name.startswith("_") and not hasattr(DataStream, name)
+)
+"""Methods that a stream has once it is keyed."""
 
 
 def _of(job: StatefulJob, stream: Any) -> Any:

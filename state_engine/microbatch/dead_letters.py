@@ -236,7 +236,10 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
     if letter._data is None:
         if letter.row is None:
             return "it is not a row: a timer or a call without an element failed"
-        return "the row itself was not kept: an older version refused it, or a sink without an operator"
+        return (
+            "the row itself was not kept: an older version refused it, a sink without an operator, or a timer of an "
+            "operator that keeps parts of its rows"
+        )
     if job is None:
         return ""
     source = letter.place.source

@@ -13,6 +13,7 @@ from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.time.local_times import instant
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
 
@@ -84,6 +85,17 @@ def time_of(ctx: KeyedContext) -> int:
             "the row has no event time, which its operator needs: filter such rows, or give them one in a map before"
         )
     return at_ms
+
+
+def check_time(at_ms: int | None) -> None:
+    """Refuse an event time that no timestamp has. Raises ValueTypeError."""
+    try:
+        if at_ms is not None:
+            instant(at_ms)
+    except OverflowError:
+        raise ValueTypeError(
+            f"the event time of the row, {at_ms} ms, is not in the years 1 to 9999: filter such rows"
+        ) from None
 
 
 def plus(at_ms: int, span_ms: int) -> int:

@@ -23,7 +23,7 @@ from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.key_values import key_values
 from state_engine.operators.keyed_rows import KeyedRows
-from state_engine.operators.lateness import Lateness, plus
+from state_engine.operators.lateness import Lateness, check_time, plus
 from state_engine.operators.places import number_behind
 from state_engine.operators.waiting import WaitingRows
 
@@ -221,9 +221,7 @@ class Sequences(KeyedProcessFunction):
         self._partial = runtime_context.get_sorted_map_state(self._descriptor)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        at = ctx.timestamp()
-        if at is not None:
-            _check_time(at)
+        check_time(ctx.timestamp())
         return self._waiting.add(self._rows.normal(value), ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
@@ -297,13 +295,3 @@ class Sequences(KeyedProcessFunction):
         instants = [instant(at) for at in times] + [None] * (len(settings.steps) - len(times))
         reached = [len(times)] if settings.incomplete else []
         return (*key_values(ctx.get_current_key(), record=self._record_key), *instants, *reached, *taken)
-
-
-def _check_time(at_ms: int) -> None:
-    """Refuse a time that no timestamp has. Raises ValueTypeError."""
-    try:
-        instant(at_ms)
-    except OverflowError:
-        raise ValueTypeError(
-            f"the event time of the row, {at_ms} ms, is not in the years 1 to 9999: filter such rows"
-        ) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
@@ -19,11 +20,13 @@ from state_engine.core.types.every_type import StructType
 from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.key_values import key_values
 from state_engine.operators.keyed_rows import KeyedRows
-from state_engine.operators.lateness import Lateness, plus
+from state_engine.operators.lateness import Lateness, check_time, plus
 from state_engine.operators.waiting import WaitingRows
 
 LAST_SEEN = "last_seen"
 """Name of the state with the last row of a key."""
+AT, UNTIL = "at", "until"
+"""Its first fields: the time of the row, and that of the timer behind it."""
 
 
 class Silence(KeyedProcessFunction):
@@ -46,7 +49,7 @@ class Silence(KeyedProcessFunction):
         record_key: see ``key_values``.
 
     Raises:
-        ValueTypeError: of a row, when it is processed: it has no event time.
+        ValueTypeError: of a row, when it is processed: it has no event time, or one outside of the years 1 to 9999.
 
     Example:
         >>> from state_engine.testing import KeyedHarness
@@ -76,8 +79,8 @@ class Silence(KeyedProcessFunction):
         self.shape = shape_of(after_ms, lateness_ms)
         taken = None if rows is None else rows.only(rows.named(self._take))
         names, types = ((), ()) if taken is None else (taken.names, taken.types)
-        self._waiting = WaitingRows(StructType(["at", *names], [BIGINT, *types]), lateness)
-        last = StructType(["at", "until", *names], [BIGINT, BIGINT, *types])
+        self._waiting = WaitingRows(StructType([AT, *names], [BIGINT, *types]), lateness, whole=False)
+        last = StructType([AT, UNTIL, *names], [BIGINT, BIGINT, *types])
         self._descriptor = ValueStateDescriptor(LAST_SEEN, last)
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -86,6 +89,7 @@ class Silence(KeyedProcessFunction):
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         """Let the row wait; one that is too late is dropped."""
+        check_time(ctx.timestamp())
         row = None if self._rows is None else self._rows.normal(value)
         taken = () if row is None else tuple(row[name] for name in self._take)
         return self._waiting.add((ctx.timestamp(), *taken), ctx)
@@ -140,6 +144,16 @@ class Silence(KeyedProcessFunction):
         key = key_values(ctx.get_current_key(), record=self._record_key)
         at = plus(last[0], self._after_ms) if back_at is None else back_at
         return Timestamped((*key, *bounds, *last[2:]), at)
+
+
+def check_taken(take: Sequence[str]) -> None:
+    """Refuse columns that have the name of a field of the state. Raises ConfigurationError."""
+    for name in take:
+        if name in (AT, UNTIL):
+            raise ConfigurationError(
+                f"silent: the column '{name}' has the name of a field of the state. The time of the last row comes out "
+                "as silent_since in any case: leave it out of take, or rename it in a transform before key_by"
+            )
 
 
 def shape_of(after_ms: int, lateness_ms: int) -> str:

@@ -638,6 +638,17 @@ Another sequence is refused where there is a state
   operators/test_other_shapes::test_state_of_another_shape_is_refused[sequence]
 Other spans of such aggregates are refused where there is a state
   operators/test_other_shapes::test_state_of_another_shape_is_refused[over]
+A method of keyed streams that is called before key_by is named with key_by
+  misuse/test_methods_of_keyed_streams::test_without_a_key_the_message_names_key_by
+  misuse/test_methods_of_keyed_streams::test_a_name_that_no_stream_has_is_no_method_of_keyed_ones
+A method that takes inserts only names what takes a feed
+  misuse/test_methods_of_keyed_streams::test_on_a_feed_the_message_names_what_takes_one
+A side output of late rows whose type does not hold them is refused while the job is built
+  misuse/test_methods_of_keyed_streams::test_late_rows_of_another_type_than_their_side_output_are_refused_while_the_job_is_built
+The name of one column in the place of a list is taken as one, and what is no name is refused
+  misuse/test_methods_of_keyed_streams::test_the_name_of_one_column_is_a_list_of_it
+A row that fails when a timer takes it is named
+  operators/test_refused_while_waiting::test_a_job_that_fails_names_the_row
 A lateness is 0 or more, and a row that waits has an event time
   operators/test_waiting::test_a_lateness_below_zero_is_refused
   operators/test_waiting::test_a_row_without_event_time_is_refused

@@ -65,7 +65,8 @@ def payments(seed: int, number: int = 60) -> list[tuple[str, int, datetime]]:
 def test_results_are_typed_and_an_operator_behind_takes_each_of_them_in_time() -> None:
     job = StatefulJob("chain", parallelism=2)
     features = keyed_rows(job).over(lateness="1 min", late_to=LATE, tile="1 min", uid="features", **FEATURES)
-    hours = features.key_by("card").window(Tumbling("1 h"), late_to=OutputTag("behind", ROW))
+    columns = ", ".join([ROW, *(f"{name} bigint" for name in ("spent_1min", "spent_1h", "prices", "most"))])
+    hours = features.key_by("card").window(Tumbling("1 h"), late_to=OutputTag("behind", columns))
     second = hours.aggregate(uid="hours", n=count(), most=max_("spent_1h"))
     second.sink("hours", CollectSink())
     features.get_side_output(LATE).sink("late", CollectSink())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Protocol, overload
 
+from state_engine.core.functions.waiting_elements import WaitingElements
 from state_engine.core.operator_state.broadcast_state import BroadcastState, ReadOnlyBroadcastState
 from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.state.state_table import NO_KEY, KeyContext, no_key
@@ -85,9 +86,11 @@ class TimerContext(KeyedContext):
 
     Attributes:
         timer: set by the operator before every call.
+        waiting: the elements that the function takes in this call; set by a function that lets elements wait.
     """
 
     timer: Timer
+    waiting: WaitingElements | None = None
 
     def timestamp(self) -> int:
         """Time of the timer in milliseconds."""

@@ -56,6 +56,12 @@ class AtomicCall:
         Raises:
             ElementRefused: it failed, and what is refused is not set aside.
         """
+        error = self.attempt(call, value, origin, out)
+        if error is not None:
+            self.refuse(refusal, error, out)
+
+    def attempt(self, call: Call, value: Any, origin: Origin, out: ElementOutputs) -> Exception | None:
+        """Make one call; what it raised, without its outputs, and with its changes, which the caller undoes."""
         context, lengths = self._context, out.lengths()
         try:
             result = call.process(value, call.context)
@@ -73,9 +79,10 @@ class AtomicCall:
             raise
         except Exception as error:
             out.cut(lengths)
-            self.refuse(refusal, error, out)
+            return error
         if context.undo:
             context.undo.clear()
+        return None
 
     def refuse(self, refusal: Refusal, error: Exception, out: ElementOutputs) -> None:
         """Take back the changes of what failed and set it aside, or end the batch with ElementRefused."""

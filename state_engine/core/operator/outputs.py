@@ -15,6 +15,7 @@ import traceback
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from state_engine.core.functions.waiting_elements import WaitedElement
 from state_engine.core.time.timers import AT_ONCE, Timer, place_of
 
 
@@ -53,6 +54,7 @@ class Refusal:
             come first); None for a timer, and where opening, closing or a snapshot raised.
         key: its key; None where there is none.
         error: class and message of what was raised; for a timer also which one.
+        waited: the element that was refused when a timer took it; None for any other.
     """
 
     index: int | None
@@ -61,10 +63,13 @@ class Refusal:
     traceback_text: str
     timer: Timer | None = None
     broadcast: bool = False
+    waited: WaitedElement | None = None
 
     @property
     def place(self) -> str | None:
-        """Where a refused timer stands: ``timer at 5 ms (event time)``; None for anything else."""
+        """Where a refused timer stands, ``timer at 5 ms (event time)``, or what it took; None for anything else."""
+        if self.waited is not None:
+            return f"a row that waited, of {self.waited.timestamp} ms (event time)"
         return None if self.timer is None else place_of(self.timer)
 
     def caused_by(self, error: Exception) -> Refusal:

@@ -3,18 +3,20 @@
 The one loop that every element goes through, in the harness and on Spark alike. A key's due timers fire before its
 next element and the others at the end of the batch, so results do not depend on where batches are cut. An element is
 atomic, and so is a timer: where its function raises and the policy is ``dead_letter``, its changes of state and timers
-and its outputs are undone and it is set aside; otherwise the first failure ends the batch. Mirrors Flink's
+and its outputs are undone and it is set aside; otherwise the first failure ends the batch. A timer that fails at an
+element that waited fires again without it: the element is set aside, and not the timer. Mirrors Flink's
 ``AbstractUdfStreamOperator`` with its operators for each kind of function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count, groupby, repeat
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.functions.function_calls import calls_of, check_stream, has_timers, keeps_kinds
+from state_engine.core.functions.function_calls import Call, calls_of, check_stream, has_timers, keeps_kinds
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.atomic_call import (
@@ -313,15 +315,30 @@ class StreamOperator(GuardedOperator):
         origin: Origin = entry.element if entry.element >= 0 else TimerOrigin(entry.stage, entry.at, key)
         context.timestamp = entry.watermark_ms if entry.watermark_ms != MIN_TIMESTAMP else None
         call.context.timer, queue.firing, before_ms = timer, entry, timers.watermark_ms
+        call.context.waiting = None
         timers.watermark_ms = entry.watermark_ms if shown_ms is None else shown_ms
         context.set_watermark(entry.watermark_ms)
         try:
-            self._one.run(
-                call, timer.time, origin, Refusal(None, key, f"{place_of(timer)}: ", "", timer), out
-            )
+            while (error := self._one.attempt(call, timer.time, origin, out)) is not None:
+                if not self._refuse_timer(
+                    Refusal(None, key, f"{place_of(timer)}: ", "", timer), call, error, out
+                ):
+                    break
         finally:
             queue.firing, timers.watermark_ms = None, before_ms
             context.set_watermark(before_ms)
+
+    def _refuse_timer(self, refusal: Refusal, call: Call, error: Exception, out: ElementOutputs) -> bool:
+        """Refuse the waiting element at which a timer failed, else the timer; whether to fire it for the others."""
+        context, waiting, waited = self._context, call.context.waiting, None
+        if waiting is not None and context.undo is None:
+            waited = waiting.at_hand()
+        elif waiting is not None and context.undo is not None:
+            context.roll_back()
+            waited = waiting.set_aside()
+            context.undo.clear()  # the element stays away
+        self._one.refuse(replace(refusal, waited=waited), error, out)
+        return waited is not None
 
     def _advance(self, watermark_ms: int) -> None:
         """Set the watermark before an element, for the function, its timers and state that lives by event time."""

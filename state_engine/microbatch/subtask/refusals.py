@@ -14,15 +14,18 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.errors import UserFunctionError
+from state_engine.core.functions.waiting_elements import WaitedElement
 from state_engine.core.operator.outputs import Refusal
 from state_engine.core.plain_values import key_text
 from state_engine.core.types.beyond_python import shown
+from state_engine.core.types.columns import to_table
 from state_engine.core.types.invalid_text import text_or_bytes
 from state_engine.core.types.row import RowKind
 from state_engine.microbatch.routing.routed import INPUT
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.sources.base import BadFile
 from state_engine.sources.frames import EVENT_TIME, REFUSED, SOURCE
+from state_engine.sources.output_type import OutputType
 from state_engine.sources.stream_columns import ROW_KIND, kinds_of
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA
 
@@ -51,7 +54,9 @@ class RefusedRows:
     def add(self, refusal: Refusal, events: pa.Table) -> None:
         """Keep the element at ``refusal.index`` of ``events``."""
         letter = self.described(refusal, events)
-        if refusal.index is not None and self._spec.function is not None:
+        if refusal.waited is not None:
+            letter |= self._sendable_again(refusal.waited)
+        elif refusal.index is not None and self._spec.function is not None:
             letter |= self._sendable(events, refusal.index)
         self.add_letter(letter)
 
@@ -80,7 +85,7 @@ class RefusedRows:
             "position": position,
             "error": refusal.error + without_time,
             "traceback": refusal.traceback_text,
-            "row": None if index is None else self._row_text(events, index),
+            "row": self._waited_text(refusal.waited) if index is None else self._row_text(events, index),
         }
 
     def _key_text(self, key: Any) -> str | None:
@@ -120,6 +125,23 @@ class RefusedRows:
             "schema": self._schemas[place],
             "data": batch.combine_chunks().to_batches()[0].serialize().to_pybytes(),
         }
+
+    def _sendable_again(self, waited: WaitedElement) -> Letter:
+        """An element that waited in the state of the first input, if it did so as it came."""
+        if not waited.whole:
+            return {}
+        (batch,) = _waited_row(waited).to_batches()
+        return {
+            "source": self._spec.source,
+            "input": 0,
+            "event_ms": waited.timestamp,
+            "schema": batch.schema.serialize().to_pybytes(),
+            "data": batch.serialize().to_pybytes(),
+        }
+
+    @staticmethod
+    def _waited_text(waited: WaitedElement | None) -> str | None:
+        return None if waited is None else row_text(_waited_row(waited), 0)
 
     def _source(self, events: pa.Table, index: int) -> str | None:
         source: str | None = events[SOURCE][index].as_py() if self._spec.routed.sources else self._spec.source
@@ -166,6 +188,11 @@ class RefusedRows:
                 if value is not None or len(self._spec.routed.inputs) == 1:
                     row[name] = value
         return json.dumps(row, default=str)
+
+
+def _waited_row(waited: WaitedElement) -> pa.Table:
+    kind = OutputType.of(waited.type)
+    return to_table([waited.value], kind.columns, scalar=kind.scalar).combine_chunks()
 
 
 def _kind(events: pa.Table, index: int) -> str:

@@ -7,11 +7,10 @@ watermark, not by the time of the last row of its key.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Literal, get_args
 
 from state_engine.core.argument_checks import checked_function
@@ -21,6 +20,7 @@ from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.timestamped import Timestamped
+from state_engine.core.operator.atomic_call import BATCH_FATAL_ERRORS
 from state_engine.core.state.descriptors import ValueStateDescriptor
 from state_engine.core.types.every_type import StructType, TypeInformation
 from state_engine.core.types.pickled_type import holds_pickles
@@ -223,7 +223,12 @@ class Over(KeyedProcessFunction):
         self.late_to, self.holds_back_ms = lateness.late_to, lateness.ms
         self.shape = shape_of_over(aggregates, tile_ms, emit, lateness)
         self._kept_at = [made.row_type.names.index(name) for name in made.fields.names]
-        self._waiting = WaitingRows(made.fields if self._at_once else made.row_type, lateness)
+        self._waiting = WaitingRows(
+            made.fields if self._at_once else made.row_type,
+            lateness,
+            whole=not self._at_once,
+            failing=None if self._at_once else self._failing,
+        )
         span = made.spans_ms[-1] if made.spans_ms and tile_ms is None else None
         sums = None if made.of_sums is None else SpanSums(made.of_sums, made.spans_of_sums)
         self._kept = (
@@ -295,15 +300,16 @@ class Over(KeyedProcessFunction):
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
         """Keep the rows whose time is over, and put them out if they are not; drop what no row has in reach."""
         outputs: list[Any] = []
-        for at, timed in groupby(self._waiting.due(timestamp, ctx), key=itemgetter(0)):
-            rows = [row for _, row in timed]
+        for at, rows in self._waiting.due_by_time(timestamp, ctx):
             self._forget(at)
-            for row in rows:
+            for row in self._waiting.one_by_one(rows):
                 self._keep(at, row if self._at_once else self._fields_of(row))
             if not self._at_once:
                 outputs += [
                     Timestamped(self._with_columns(row, at, behind, ()), at)
-                    for behind, row in zip(reversed(range(len(rows))), rows, strict=True)
+                    for behind, row in zip(
+                        reversed(range(len(rows))), self._waiting.one_by_one(rows), strict=True
+                    )
                 ]
             self._expire(at)
             self._wake(ctx)
@@ -317,6 +323,25 @@ class Over(KeyedProcessFunction):
         return outputs
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _failing(self, waiting: list[Timed]) -> int | None:
+        """Of the rows of the last time, the first that cannot come out with those before it, as ``at_once`` has it."""
+        at = waiting[-1][0]
+        before = [(time, self._fields_of(row)) for time, row in waiting]
+
+        def fails(number: int) -> bool:
+            others, alone = self._not_forgotten(before[: number + 1])
+            try:
+                self._with_columns(waiting[number][1], at, 0, others, alone=alone)
+            except BATCH_FATAL_ERRORS:
+                raise
+            except Exception:
+                return True
+            return False
+
+        last = range(sum(time < at for time, _ in waiting), len(waiting))
+        number = bisect_left(last, True, key=fails)
+        return last[number] if number < len(last) else None
 
     def _fields_of(self, row: Row) -> Row:
         parts = tuple(row)
