@@ -28,9 +28,9 @@ class Function:
             need not set it: they keep the kind of each element.
         emits_changes: whether what a process function emits has kinds of its own: Rows that have one, or pairs
             ``RowKind.DELETE, value``. Without, all its outputs are inserts.
-        changes_keep_time: whether a row that it takes back has the event time with which it came out. Where it has that
-            of the element that changed it, windows of event time would take it back from another window, and are
-            refused behind the function.
+        changes_keep_time: whether a row that it takes back has the event time with which it came out. With that of
+            the element that changed it, windows of event time would take it back from another window, and are refused
+            behind the function.
         gives_running_results: whether each output is the newest result of its key, which does not take the one before
             back. What would count it beside those, such as another aggregate, is refused behind the function.
         holds_back_ms: by how much its outputs may be behind its watermark, in milliseconds: functions that read them
