@@ -38,18 +38,27 @@ def is_changing(node: Node) -> bool:
 
 def origins_of_changes(node: Node) -> list[str]:
     """What makes a stream change, for messages: sources, and operators whose function emits changes."""
+    names = (
+        f"source '{origin.name}'" if isinstance(origin, SourceNode) else f"operator '{origin.uid}'"
+        for origin in _origins(node)
+    )
+    return list(dict.fromkeys(names))
+
+
+def _origins(node: Node) -> list[SourceNode | OperatorNode]:
+    """The nodes that make a stream change; one that it reads in several ways comes several times."""
     if isinstance(node, SourceNode):
-        return [f"source '{node.name}'"] if node.source.changing else []
+        return [node] if node.source.changing else []
     if isinstance(node, SideOutputNode):
         function = node.operator.function
         passed_on = node.tag in (function.late_to, function.late_right_to)
-        of = parents(node.operator) if passed_on else (node.operator,)
-        return list(dict.fromkeys(origin for one in of for origin in origins_of_changes(one)))
+        of: Sequence[Node] = parents(node.operator) if passed_on else (node.operator,)
+        return [origin for one in of for origin in _origins(one)]
     if isinstance(node, OperatorNode) and not emits_changes(node.function, changing=True):
         return []
     if isinstance(node, OperatorNode) and emits_changes(node.function, changing=False):
-        return [f"operator '{node.uid}'"]
-    return list(dict.fromkeys(origin for parent in parents(node) for origin in origins_of_changes(parent)))
+        return [node]
+    return [origin for parent in parents(node) for origin in _origins(parent)]
 
 
 def sequence_of_feeds(node: Node) -> str | None:
@@ -111,24 +120,31 @@ def check_sink(sink: Sink, node: Node, *, name: str) -> None:
     """Refuse a sink that takes inserts only, on a stream that changes. Raises ConfigurationError."""
     origins = origins_of_changes(node)
     if origins and not sink.accepts_changes:
+        of_windows = any(isinstance(one, OperatorNode) and _windows_differ_in(one) for one in _origins(node))
+        once = "Give the window emit='final', which puts each result out once. Or a" if of_windows else "A"
         raise ConfigurationError(
             f"sink '{name}': a {type(sink).__name__} takes inserts only, and its stream holds updates and deletes, too"
-            f"{from_origins(origins)}. A DeltaSink or SqlSink with key=[…] applies them: it shows the last row of each "
-            "key. Or put a process function in front that says accepts_changes = True and makes inserts of them, or "
-            "give the stream to ForeachBatchSink(…, accepts_changes=True)"
+            f"{from_origins(origins)}. {once} DeltaSink or SqlSink with key=[…] applies them: it shows the last row of "
+            "each key. Or put a process function in front that says accepts_changes = True and makes inserts of them, "
+            "or give the stream to ForeachBatchSink(…, accepts_changes=True)"
         )
 
 
 def check_key_of_windows(key: Sequence[str], node: Node, *, name: str) -> None:
-    """Refuse a sink whose key does not tell windows apart that take results back. Raises ConfigurationError."""
+    """Refuse a key of a sink that two windows can have whose results change. Raises ConfigurationError."""
     for made in _made_by(node):
-        columns = made.function.windows_differ_in if isinstance(made.function, TypedByInput) else ()
+        columns = _windows_differ_in(made)
         if columns and not set(columns) & set(key):
             raise ConfigurationError(
-                f"sink '{name}': the key {list(key)} does not tell the windows of operator '{made.uid}' apart, so each "
+                f"sink '{name}': several windows of operator '{made.uid}' can have the same key {list(key)}, so each "
                 f"of them would replace others. Add '{columns[0]}' to the key; or use emit='final', for the last "
                 "window that is closed; or say with sequence=[…] which row stays"
             )
+
+
+def _windows_differ_in(operator: OperatorNode) -> tuple[str, ...]:
+    function = operator.function
+    return function.windows_differ_in if isinstance(function, TypedByInput) else ()
 
 
 def check_late_to(source: Source, late_to: OutputTag | None, *, name: str) -> None:

@@ -406,9 +406,10 @@ class KeyedStream(TableFunctions, TimedFunctions, JoinableStream, DataStream):
         self, function: Callable[[Any, Any], tuple[Any, Any]], state_type: TypeLike, output_type: TypeLike, *,
         uid: str | None = None,
     ) -> DataStream:  # fmt: skip
-        """One output for every element, with a value state: ``function(value, state or None) -> (output, new state)``.
+        """One output for every element, with a value state of its key that stays for ever unless it is cleared.
 
-        A new state of None clears it.
+        ``function(value, state or None) -> (output, new state)``: a new state of None clears it. A process function can
+        have a state with a time to live instead.
         """
         made = MapWithState(function, state_type)
         return self._add((self._input(),), made, method="map_with_state", uid=uid, output_type=output_type)
@@ -446,7 +447,7 @@ class KeyedStream(TableFunctions, TimedFunctions, JoinableStream, DataStream):
         uid: str | None = None,
         **aggregates: Aggregate,
     ) -> DataStream:
-        """For every element, the aggregation of all elements of its key so far.
+        """For every element, the aggregation of all elements of its key so far; keys stay for ever without ``ttl``.
 
         By an ``AggregateFunction``, whose ``get_result`` comes out; or by declared aggregates,
         ``keyed.aggregate(n=count(), total=sum_("amount"))``, which come out beside the key. On a stream whose rows are
@@ -463,7 +464,7 @@ class KeyedStream(TableFunctions, TimedFunctions, JoinableStream, DataStream):
                 changes they always do.
             ttl: forget a key this time after its last row, by the clock of micro-batches, or by event time, as a
                 ``StateTtlConfig`` has it. The next row of the key is the first one again. With ``changes``, a delete of
-                its result comes out. By default the accumulators of each key stay for ever.
+                its result comes out.
             aggregates: ``count``, ``sum_``, ``first`` and so on, by the names of their columns.
 
         Raises:
@@ -517,7 +518,9 @@ class KeyedStream(TableFunctions, TimedFunctions, JoinableStream, DataStream):
         inverse: ReduceFunction | Callable[[Any, Any], Any] | None = None,
         uid: str | None = None,
     ) -> DataStream:
-        """For every element, the reduction of all elements of its key so far.
+        """For every element, the reduction of all elements of its key so far, of which one value a key stays for ever.
+
+        A process function with a reducing state can forget keys, by a time to live.
 
         Args:
             function: combines the value so far and an element.
@@ -536,23 +539,38 @@ class KeyedStream(TableFunctions, TimedFunctions, JoinableStream, DataStream):
         return self._add((self._input(),), made, method="reduce", uid=uid, output_type=None)
 
     def sum(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
-        """For every element, the first element of its key with the sum of a field so far."""
+        """For every element, its key's first element with the sum of a field so far; keys stay for ever.
+
+        ``aggregate(x=sum_(…), ttl=…)`` forgets keys.
+        """
         return self._rolling("sum", field, uid)
 
     def min(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
-        """For every element, the first element of its key with the least value of a field so far."""
+        """For every element, its key's first element with the least value of a field so far; keys stay for ever.
+
+        ``aggregate(x=min_(…), ttl=…)`` forgets keys.
+        """
         return self._rolling("min", field, uid)
 
     def max(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
-        """For every element, the first element of its key with the greatest value of a field so far."""
+        """For every element, its key's first element with the greatest value of a field so far; keys stay for ever.
+
+        ``aggregate(x=max_(…), ttl=…)`` forgets keys.
+        """
         return self._rolling("max", field, uid)
 
     def min_by(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
-        """For every element, the one of its key so far that has the least value of a field; of several the first."""
+        """For every element, the first of its key so far with the least value of a field; keys stay for ever.
+
+        ``aggregate(x=min_by(…), ttl=…)`` forgets keys.
+        """
         return self._rolling("min_by", field, uid)
 
     def max_by(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
-        """For every element, the one of its key so far that has the greatest value of a field; of several the first."""
+        """For every element, the first of its key so far with the greatest value of a field; keys stay for ever.
+
+        ``aggregate(x=max_by(…), ttl=…)`` forgets keys.
+        """
         return self._rolling("max_by", field, uid)
 
     def _same_rows(self, method: str) -> DataStream:

@@ -40,7 +40,7 @@ class TypedByInput(KeyedProcessFunction):
         traits: of the function that is made.
 
     Attributes:
-        windows_differ_in: columns each of which tells the windows of a key apart, of a function whose outputs are
+        windows_differ_in: columns each of which differs between all windows of a key, of a function whose outputs are
             changes of a table of windows; empty for others.
     """
 

@@ -85,8 +85,8 @@ class WindowedStream:
         A result has the columns of the key, ``window_start`` and ``window_end`` (exclusive) as instants, and one column
         for each aggregate. Its event time is the last millisecond of the window. With ``emit="changes"`` and
         ``"running"`` it is a stream of changes, for a sink with the key ``[…, "window_start", "window_end"]``: both
-        bounds are right for all windows; one is enough where it tells them apart, which is ``window_end`` of
-        ``Cumulating`` and ``window_start`` of all others. A sink whose key has none that does is refused. Rows that
+        bounds are right for all windows; one is enough where no two windows have the same, which is
+        ``window_end`` of ``Cumulating`` and ``window_start`` of all others. A sink with neither is refused. Rows that
         come too late for all of their windows go to ``late_to``, which ``get_side_output`` of the stream reads. The
         metric ``too_late`` counts them.
 

@@ -200,7 +200,7 @@ class Windowing:
 
     @property
     def _differ_in(self) -> tuple[str, ...]:
-        """The bounds each of which tells the windows of a key apart."""
+        """The bounds each of which differs between all windows of a key."""
         start, end = BOUNDS
         if isinstance(self.windows, Cumulating):  # those of a day begin together
             return (end,)

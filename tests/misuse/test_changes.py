@@ -15,6 +15,7 @@ from state_engine import (
     DataStream,
     DeltaSink,
     FileSink,
+    FileSource,
     FilterFunction,
     ForeachBatchSink,
     KeyedCoProcessFunction,
@@ -28,6 +29,7 @@ from state_engine import (
     SinkFunction,
     SqlSink,
     StatefulJob,
+    Tumbling,
     avg,
     count,
     max_,
@@ -160,6 +162,18 @@ def test_a_sink_that_takes_inserts_only_is_refused(sink: Any) -> None:
         ):
             stream.sink("out", sink)
     assert job.sinks == {}
+
+
+@pytest.mark.parametrize("step", [lambda s: s, lambda s: s.filter(lambda row: True), lambda s: s.union(s)])
+def test_a_sink_that_takes_inserts_only_names_the_way_out_of_windows(step: Callable[[Any], Any]) -> None:
+    rows = FileSource("/nowhere", schema="k string, at timestamp")
+    keyed = StatefulJob("refused").source("rows", rows, event_time="at").key_by("k")
+    running = keyed.window(Tumbling(5), emit="running").aggregate(n=count(), uid="u")
+    with pytest.raises(
+        ConfigurationError, match=r"operator 'u'\)\. Give the window emit='final'.* Or a DeltaSink"
+    ):
+        step(running).sink("out", FileSink("/nowhere"))
+    keyed.window(Tumbling(5), emit="final").aggregate(n=count(), uid="once").sink("out", FileSink("/nowhere"))
 
 
 def test_the_message_names_the_operator_that_makes_a_stream_change() -> None:

@@ -508,6 +508,7 @@ An operator, a sink function and connected streams that take inserts only are re
   misuse/test_changes::test_the_message_names_the_operator_that_makes_a_stream_change
 So is a sink
   misuse/test_changes::test_a_sink_that_takes_inserts_only_is_refused
+  misuse/test_changes::test_a_sink_that_takes_inserts_only_names_the_way_out_of_windows
 And so is the harness of such a function
   core/harness/test_row_kinds::test_a_function_that_takes_inserts_only_is_refused
 A reduction without inverse, an aggregation without retract and Flink's rolling aggregates take inserts only
@@ -524,13 +525,13 @@ Windows need event time, a place for late rows that gets them, words that they k
   operators/windows/test_windows_in_jobs::test_what_cannot_be_a_window_is_refused_while_the_job_is_built
 A use that windows do not have is refused with what to do instead: outputs to take back, triggers, late rows of clocks
   operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out
-A sink whose key does not tell windows apart that take results back is refused
+A key of a sink that several windows can have whose results change is refused
   operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out[key: no end]
   operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out[key: no start]
   operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out[key: no bounds]
 An evictor of Flink's is refused, with what takes rows out of a window
   operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out[an evictor]
-What windows are told twice is refused: a lateness, and a place for late rows
+A second lateness of windows is refused, and a second place for their late rows
   operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out[two latenesses]
   operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out[two late_to]
 A session has no state of its own

@@ -210,8 +210,8 @@ class Sliding(_Aligned):
 
     In a zone a window ends when the clock shows its start plus the size. One below a day ends sooner where the clock is
     put back and shows its start again, or whole sizes before it, so hours stay hours. A window never ends before one
-    that began earlier. Starts that the clock skips are one start, at the moment at which it skips them. So
-    ``window_start`` tells windows apart, on the night of a change, too.
+    that began earlier. Starts that the clock skips are one start, at the moment at which it skips them. So no
+    two windows have the same ``window_start``.
 
     Args:
         size, offset, time_zone: as of ``Tumbling``.
@@ -378,7 +378,9 @@ class Cumulating(_Aligned):
 class Session:
     """Windows that go on as long as rows of their key follow within a gap.
 
-    A row at ``t`` with gap ``g`` has the window ``[t, t + g)``; windows that overlap or touch are one session.
+    A row at ``t`` with gap ``g`` has the window ``[t, t + g)``; windows that overlap or touch are one session. Of
+    each key a number stays for a gap behind its last session; with a computed gap it stays for ever, because the next
+    gap may be of any length.
 
     Args:
         gap: a span; or a callable that gives the span of an element, a different one for each if need be.

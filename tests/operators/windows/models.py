@@ -116,11 +116,11 @@ def cumulating_of_clock(zone: str, size: int, every: int) -> Callable[[int], lis
     def windows(at: int) -> list[Interval]:
         minute = at // MINUTE_MS
         start, last, end = clock.last(minute, size), clock.next(minute, size), minute
-        found = []
+        ends = []
         while end < last:
             end = clock.next(end, every)
-            found.append((start * MINUTE_MS, end * MINUTE_MS))
-        return found
+            ends.append(end)
+        return [(start * MINUTE_MS, end * MINUTE_MS) for end in ends]
 
     return windows
 
