@@ -167,10 +167,10 @@ _INSTEAD = {
         ("join", "interval_join"), "Pairs would have to be taken back, which a join without within does. "
     ),
     "drop_duplicates": "With keep='last' it takes them, and gives the changes of the last row of each key. ",
-    "over": "A result could be of a row that is taken back later. aggregate(n=count(), …) takes them, for the rows "
-    "that there are, and drop_duplicates(keep='last') gives the last row of each key. ",
-    "sequence": "A row that is taken back could be of a sequence that came out already. To follow the last row of each "
-    "key, drop_duplicates(keep='last') takes them. ",
+    "over": "A result could count a row that is taken back later. aggregate(n=count(), …) takes them, and "
+    "drop_duplicates(keep='last') gives the last row of each key. ",
+    "sequence": "A row that is taken back could be of a sequence that came out already. "
+    "drop_duplicates(keep='last') takes them, and gives the last row of each key. ",
     "silent": "A row that is taken back could be the last one before a silence that came out already. "
     "drop_duplicates(keep='last') takes them, and gives the last row of each key. ",
     "reduce": "Give it an inverse, which takes an element out of the reduction: reduce(…, inverse=…). ",
