@@ -250,6 +250,21 @@ def test_a_timer_that_fails_at_no_row_is_refused_itself() -> None:
 
 
 @pytest.mark.more
+def test_a_timer_that_fails_before_it_takes_a_row_ends_however_often_it_failed_at_one() -> None:
+    class Broken(Numbered):
+        calls = 0
+
+        def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+            self.calls += 1
+            if self.calls > 1:
+                raise ValueError("broken for good")
+            yield from super().on_timer(timestamp, ctx)
+
+    _, run = processed(Broken, [("a", None, 10), ("a", 2, 10)], 2)
+    assert [refusal.waited is not None for refusal in run.refused] == [True, False]
+
+
+@pytest.mark.more
 def test_rows_that_wait_without_a_timer_go_on_with_the_next_row() -> None:
     """As an older version left them, whose timer was gone when it had failed."""
     options: dict[str, Any] = {"key_by": lambda row: row[0], "timestamp_of": lambda row: row[2]}

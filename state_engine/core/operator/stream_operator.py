@@ -11,7 +11,6 @@ element that waited fires again without it: the element is set aside, and not th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import count, groupby, repeat
 from typing import Any
 
@@ -41,7 +40,7 @@ from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.state_table import NO_KEY, KeyContext
 from state_engine.core.time.timer_firing import in_firing_order
 from state_engine.core.time.timer_service import TimerService
-from state_engine.core.time.timers import Entry, TimerQueue, place_of
+from state_engine.core.time.timers import Entry, Timer, TimerQueue, place_of
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -315,20 +314,19 @@ class StreamOperator(GuardedOperator):
         origin: Origin = entry.element if entry.element >= 0 else TimerOrigin(entry.stage, entry.at, key)
         context.timestamp = entry.watermark_ms if entry.watermark_ms != MIN_TIMESTAMP else None
         call.context.timer, queue.firing, before_ms = timer, entry, timers.watermark_ms
-        call.context.waiting = None
         timers.watermark_ms = entry.watermark_ms if shown_ms is None else shown_ms
         context.set_watermark(entry.watermark_ms)
         try:
-            while (error := self._one.attempt(call, timer.time, origin, out)) is not None:
-                if not self._refuse_timer(
-                    Refusal(None, key, f"{place_of(timer)}: ", "", timer), call, error, out
-                ):
-                    break
+            refuses = True
+            while refuses:
+                call.context.waiting = None
+                error = self._one.attempt(call, timer.time, origin, out)
+                refuses = error is not None and self._refuse_timer(timer, call, error, out)
         finally:
             queue.firing, timers.watermark_ms = None, before_ms
             context.set_watermark(before_ms)
 
-    def _refuse_timer(self, refusal: Refusal, call: Call, error: Exception, out: ElementOutputs) -> bool:
+    def _refuse_timer(self, timer: Timer, call: Call, error: Exception, out: ElementOutputs) -> bool:
         """Refuse the waiting element at which a timer failed, else the timer; whether to fire it for the others."""
         context, waiting, waited = self._context, call.context.waiting, None
         if waiting is not None and context.undo is None:
@@ -337,7 +335,8 @@ class StreamOperator(GuardedOperator):
             context.roll_back()
             waited = waiting.set_aside()
             context.undo.clear()  # the element stays away
-        self._one.refuse(replace(refusal, waited=waited), error, out)
+        refusal = Refusal(None, context.key, f"{place_of(timer)}: ", "", timer, waited=waited)
+        self._one.refuse(refusal, error, out)
         return waited is not None
 
     def _advance(self, watermark_ms: int) -> None:
