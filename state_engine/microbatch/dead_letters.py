@@ -237,8 +237,8 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
         if letter.row is None:
             return "it is not a row: a timer or a call without an element failed"
         return (
-            "the row itself was not kept: an older version refused it, a sink without an operator, or a timer of an "
-            "operator that keeps parts of its rows"
+            "the row itself was not kept: an older version refused it, a sink without an operator, a window, or a "
+            "timer of an operator that keeps parts of its rows"
         )
     if job is None:
         return ""

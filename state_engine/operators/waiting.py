@@ -155,7 +155,8 @@ class WaitingRows:
 
     def _waited(self, taken: Waiting) -> WaitedElement:
         (at, _), row = taken
-        return WaitedElement(row, at, self._row_type, self._whole)
+        place = f"a row that waited, of {at} ms (event time)"
+        return WaitedElement(row, at, self._row_type, self._whole, place)
 
     def _await(self, at: int, ctx: KeyedContext) -> None:
         ctx.timer_service().register_event_time_timer(self._lateness.ends(at))

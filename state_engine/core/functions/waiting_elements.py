@@ -19,12 +19,14 @@ class WaitedElement(NamedTuple):
         timestamp: its event time in milliseconds.
         type: of the value.
         whole: whether the value is the element as it came, so that it can be sent again.
+        place: where it stood, for messages.
     """
 
     value: Any
     timestamp: int
     type: TypeInformation
     whole: bool
+    place: str
 
 
 class WaitingElements(Protocol):

@@ -69,7 +69,7 @@ class Refusal:
     def place(self) -> str | None:
         """Where a refused timer stands, ``timer at 5 ms (event time)``, or what it took; None for anything else."""
         if self.waited is not None:
-            return f"a row that waited, of {self.waited.timestamp} ms (event time)"
+            return self.waited.place
         return None if self.timer is None else place_of(self.timer)
 
     def caused_by(self, error: Exception) -> Refusal:

@@ -117,15 +117,16 @@ class AlignedWindows(WindowOperator):
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
         """The windows that are shown now; then parts of closed windows go."""
+        self._begin_timer(timestamp, ctx)
         results: Rows = []
         late = self._settings.lateness_ms
         if self._settings.emit != "running":
             for window in self._windows_at(timestamp, late if self._settings.shows_once else 0):
-                results += self._shown_rows(ctx, window) or []
+                results += self._rows_in_timer(ctx, window, self._kept(window))
         if self._emitter.clears:
             for window in self._windows_at(timestamp, late):
                 if self._kept(window) is not None:
-                    self._emitter.cleared(ctx, window)
+                    self._clear_in_timer(ctx, window)
         while (first := self._parts.first_entry()) is not None and self._goes(first[0]) <= timestamp:
             self._parts.remove(first[0])
             self._contents.dropped(first[0], self._windows.slice_end_of(first[0]))

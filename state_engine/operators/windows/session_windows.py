@@ -106,10 +106,11 @@ class SessionWindows(WindowOperator):
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
         """The sessions that are shown now; closed ones go."""
+        self._begin_timer(timestamp, ctx)
         results: Rows = []
         for session, kept in self._open().items():
             if self._settings.emit != "running" and self._shows(session) == timestamp:
-                results += self._rows(ctx, session, kept)
+                results += self._rows_in_timer(ctx, session, kept)
             if self._closes(session) <= timestamp:
                 self._close(ctx, session)
         self._forget(timestamp)
@@ -172,7 +173,7 @@ class SessionWindows(WindowOperator):
 
     def _close(self, ctx: KeyedProcessFunction.Context, session: TimeWindow) -> None:
         if self._emitter.clears:
-            self._emitter.cleared(ctx, session)
+            self._clear_in_timer(ctx, session)
         self._sessions.remove(session.start)
         self._contents.dropped(session.start, session.end)
         closed = self._closed.value()

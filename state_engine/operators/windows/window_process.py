@@ -53,10 +53,10 @@ class CalledFunction(Emitter):
             return _outputs(function.apply(ctx.get_current_key(), window, elements), "apply")
         return _outputs(function.apply(window, elements), "apply")
 
-    def cleared(self, ctx: KeyedContext, window: Any) -> None:
+    def cleared(self, ctx: KeyedContext, window: Any, *, told: bool = True) -> None:
         function = self._function
         if isinstance(function, ProcessWindowFunction | ProcessAllWindowFunction):
-            self._context.at(ctx, window).close(function.clear)
+            self._context.at(ctx, window).close(function.clear if told else None)
 
 
 class _Context(ProcessWindowFunction.Context, ProcessAllWindowFunction.Context):
@@ -75,9 +75,10 @@ class _Context(ProcessWindowFunction.Context, ProcessAllWindowFunction.Context):
             self._states.window = (window[0], window[-1]) if window else (0, 0)
         return self
 
-    def close(self, clear: Callable[[Any], None]) -> None:
+    def close(self, clear: Callable[[Any], None] | None) -> None:
         """Let the function clear what it keeps of the window, and then drop the states of the window."""
-        clear(self)
+        if clear is not None:
+            clear(self)
         if self._states is not None:
             self._states.clear()
 

@@ -13,8 +13,10 @@ from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.timestamped import Timestamped
+from state_engine.core.functions.waiting_elements import WaitedElement
 from state_engine.core.time.local_times import instant
 from state_engine.core.types.row import RowKind
+from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.group_accumulators import GroupAccumulators
 from state_engine.operators.aggregates.plan import AggregatePlan
@@ -142,8 +144,8 @@ class Emitter:
     def outputs(self, ctx: KeyedContext, window: Any, elements: list[Any]) -> Iterable[Any]:
         return elements
 
-    def cleared(self, ctx: KeyedContext, window: Any) -> None:
-        """A window is closed."""
+    def cleared(self, ctx: KeyedContext, window: Any, *, told: bool = True) -> None:
+        """A window is closed; ``told`` says whether its function hears of it."""
 
 
 class RowsWithBounds(Emitter):
@@ -169,10 +171,19 @@ class RowsWithBounds(Emitter):
 
 Rows = list[Any]
 """The outputs of a window."""
+Call = tuple[str, TimeWindow]
+"""What a function of a window does, and the window."""
+
+
+BOUNDS_TYPE = to_type("window_start timestamp, window_end timestamp", parameter="bounds of a window")
 
 
 class WindowOperator(KeyedProcessFunction):
-    """What windows of a size and sessions have in common: when a window is shown and closed, and late rows."""
+    """What windows of a size and sessions have in common: when a window is shown and closed, and late rows.
+
+    Where the function of a window raises in a timer, the window is refused, see ``WaitingElements``: it closes without
+    results, and the other windows of the key go on.
+    """
 
     def __init__(self, shape: str, contents: Contents, emitter: Emitter, settings: WindowSettings) -> None:
         self.shape, self._settings = shape + settings.form + contents.form, settings
@@ -182,8 +193,12 @@ class WindowOperator(KeyedProcessFunction):
         self._late = LateRows(settings.late_to)
         # when the watermark is at a time all rows of it have come; by the clock, more of them may come in a micro-batch
         self._behind_ms = int(settings.clock)
+        self._at_hand: Call | None = None
+        self._timer: tuple[Any, int] | None = None
+        self._failed: set[Call] = set()
 
     def open(self, runtime_context: RuntimeContext) -> None:
+        self._timer = None
         self._late.open(runtime_context)
         self._contents.open(runtime_context)
         self._emitter.open(runtime_context)
@@ -223,6 +238,45 @@ class WindowOperator(KeyedProcessFunction):
             for old, new in zip(before, after, strict=True)
             for change in ((RowKind.UPDATE_BEFORE, old), (RowKind.UPDATE_AFTER, new))
         ]
+
+    # -- functions of windows in a timer ---------------------------------------------------------------------------
+
+    def at_hand(self) -> WaitedElement | None:
+        """As of ``WaitingElements``: the window whose function runs."""
+        if self._at_hand is None:
+            return None
+        _, window = self._at_hand
+        bounds = (instant(window.start), instant(window.end))
+        return WaitedElement(
+            bounds, window.max_timestamp(), BOUNDS_TYPE, whole=False, place="a window when its time had come"
+        )
+
+    def set_aside(self) -> WaitedElement | None:
+        """As of ``WaitingElements``: the window, whose function does not run again in this timer."""
+        if self._at_hand is None or self._at_hand in self._failed:
+            return None
+        self._failed.add(self._at_hand)
+        return self.at_hand()
+
+    def _begin_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> None:
+        timer = (ctx.get_current_key(), timestamp)
+        if timer != self._timer:  # else it fires again, without the windows that failed
+            self._timer, self._failed = timer, set()
+        ctx.waiting, self._at_hand = self, None
+
+    def _rows_in_timer(self, ctx: KeyedContext, window: TimeWindow, kept: Kept | None) -> Rows:
+        """The outputs of a window; none where its function raised before."""
+        return (
+            self._rows(ctx, window, kept) if kept is not None and self._goes_well("outputs", window) else []
+        )
+
+    def _clear_in_timer(self, ctx: KeyedContext, window: TimeWindow) -> None:
+        self._emitter.cleared(ctx, window, told=self._goes_well("clear", window))
+
+    def _goes_well(self, what: str, window: TimeWindow) -> bool:
+        """Whether a function of a window has not raised in this timer; it is at hand from now on."""
+        self._at_hand = what, window
+        return self._at_hand not in self._failed
 
     # -- times -----------------------------------------------------------------------------------------------------
 
