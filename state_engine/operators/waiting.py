@@ -36,7 +36,7 @@ class WaitingRows:
     State: ``waiting``, a sorted map ``(at, n) → row``, of the rows within the lateness of the watermark, and a timer
     for the first of them. A row in front of that sets another one.
 
-    Where the function raises, the row that was taken last is refused, see ``WaitingElements``.
+    If the function raises, the operator refuses the row that was taken last, see ``WaitingElements``.
 
     Args:
         row_type: of what waits.

@@ -1,7 +1,7 @@
 """``WaitingElements``: elements that a function keeps in its state and takes when a timer fires.
 
-A timer is atomic. Where it raises at one such element, the operator refuses this element in place of the timer, and
-the others of the key go on. Decision 0122.
+A timer is atomic. If it raises at one such element, the operator refuses this element instead of the timer, and the
+others of the key go on. Decision 0122.
 """
 
 from __future__ import annotations

@@ -80,11 +80,12 @@ class AsOfJoin(KeyedJoin[AsOfSettings]):
     """Puts beside each left row the newest right row of its key that is not newer than it.
 
     Of right rows of one time the later one in the total order counts. The right stream may change: an insert and an
-    update are versions, and a delete ends the version before its time. So does the old row of an update, unless its
-    time has a version: where an update gives a row another key, the old key has none any more. A left row of time ``t``
-    is too late once the watermark, the smaller one of both streams, is ``t + lateness`` or more. A right one that late
-    counts as late, too (an update once), but still is the version for left rows that come out later. A null part of a
-    key equals no other.
+    update are versions, and a delete ends the version before its time. The old row of an update ends it in the same
+    way, unless its time has a version: if an update gives a row another key, the old key has none then.
+
+    A left row of time ``t`` is too late once the watermark, the smaller one of both streams, is ``t + lateness`` or
+    more. A right one that late counts as late, too (an update once), but still is the version for left rows that come
+    out later. A null part of a key equals no other.
 
     State: ``versions``, a sorted map ``time → row``, null where a version has ended: those above ``watermark -
     lateness`` and the newest one that is not, unless it is older than the tolerance. A key keeps one version for ever,
@@ -205,7 +206,7 @@ class AsOfJoin(KeyedJoin[AsOfSettings]):
 
 
 def _version(row: Any, kind: RowKind) -> Any:
-    """What a right row, an insert then, is from its time on; None where it ends a version."""
+    """The version that a right row is, as an insert; None where it ends one."""
     if kind is RowKind.DELETE:
         return None
     return row_of_kind(row, RowKind.INSERT) if isinstance(row, Row) else row

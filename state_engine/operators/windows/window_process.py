@@ -53,10 +53,10 @@ class CalledFunction(Emitter):
             return _outputs(function.apply(ctx.get_current_key(), window, elements), "apply")
         return _outputs(function.apply(window, elements), "apply")
 
-    def cleared(self, ctx: KeyedContext, window: Any, *, told: bool = True) -> None:
+    def cleared(self, ctx: KeyedContext, window: Any, *, calls: bool = True) -> None:
         function = self._function
         if isinstance(function, ProcessWindowFunction | ProcessAllWindowFunction):
-            self._context.at(ctx, window).close(function.clear if told else None)
+            self._context.at(ctx, window).close(function.clear if calls else None)
 
 
 class _Context(ProcessWindowFunction.Context, ProcessAllWindowFunction.Context):

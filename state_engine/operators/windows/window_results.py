@@ -144,8 +144,8 @@ class Emitter:
     def outputs(self, ctx: KeyedContext, window: Any, elements: list[Any]) -> Iterable[Any]:
         return elements
 
-    def cleared(self, ctx: KeyedContext, window: Any, *, told: bool = True) -> None:
-        """A window is closed; ``told`` says whether its function hears of it."""
+    def cleared(self, ctx: KeyedContext, window: Any, *, calls: bool = True) -> None:
+        """A window is closed; ``calls`` says whether its function is called."""
 
 
 class RowsWithBounds(Emitter):
@@ -181,8 +181,8 @@ BOUNDS_TYPE = to_type("window_start timestamp, window_end timestamp", parameter=
 class WindowOperator(KeyedProcessFunction):
     """What windows of a size and sessions have in common: when a window is shown and closed, and late rows.
 
-    Where the function of a window raises in a timer, the window is refused, see ``WaitingElements``: it closes without
-    results, and the other windows of the key go on.
+    If the function of a window raises in a timer, the operator refuses this window, see ``WaitingElements``: it closes
+    without results, and the other windows of the key go on.
     """
 
     def __init__(self, shape: str, contents: Contents, emitter: Emitter, settings: WindowSettings) -> None:
@@ -271,7 +271,7 @@ class WindowOperator(KeyedProcessFunction):
         )
 
     def _clear_in_timer(self, ctx: KeyedContext, window: TimeWindow) -> None:
-        self._emitter.cleared(ctx, window, told=self._goes_well("clear", window))
+        self._emitter.cleared(ctx, window, calls=self._goes_well("clear", window))
 
     def _goes_well(self, what: str, window: TimeWindow) -> bool:
         """Whether a function of a window has not raised in this timer; it is at hand from now on."""

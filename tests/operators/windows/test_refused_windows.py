@@ -100,7 +100,7 @@ def counted(windows: str) -> dict[tuple[str, int], list[int]]:
     """By key and beginning in minutes the numbers of rows of windows, from their bounds alone."""
     times = [(k, n, int(timedelta(minutes=minute) / timedelta(milliseconds=1))) for k, n, minute in MINUTES]
     base = int(START.timestamp() * 1000)
-    found: dict[tuple[str, int, int], list[int | None]] = {}
+    windows_of: dict[tuple[str, int, int], list[int | None]] = {}
     for k, n, at in times:
         if windows == "session":
             near = [t for key, _, t in times if key == k and abs(t - at) < 600_000]
@@ -108,9 +108,9 @@ def counted(windows: str) -> dict[tuple[str, int], list[int]]:
         else:
             bounds = [(w.start - base, w.end - base) for w in WINDOWS[windows].windows_of(base + at)]
         for start, end in bounds:
-            found.setdefault((k, start, end), []).append(n)
+            windows_of.setdefault((k, start, end), []).append(n)
     results: dict[tuple[str, int], list[int]] = {}
-    for (k, start, _), numbers in found.items():
+    for (k, start, _), numbers in windows_of.items():
         if None not in numbers:
             results.setdefault((k, start // 60_000), []).append(len(numbers))
     return {place: sorted(numbers) for place, numbers in results.items()}
