@@ -122,10 +122,11 @@ class AlignedWindows(WindowOperator):
         late = self._settings.lateness_ms
         if self._settings.emit != "running":
             for window in self._windows_at(timestamp, late if self._settings.shows_once else 0):
-                results += self._rows_in_timer(ctx, window, self._kept(window))
+                if self._goes_well("outputs", window):
+                    results += self._shown_rows(ctx, window) or []
         if self._emitter.clears:
             for window in self._windows_at(timestamp, late):
-                if self._kept(window) is not None:
+                if self._has_rows(window):
                     self._clear_in_timer(ctx, window)
         while (first := self._parts.first_entry()) is not None and self._goes(first[0]) <= timestamp:
             self._parts.remove(first[0])
@@ -180,6 +181,9 @@ class AlignedWindows(WindowOperator):
     def _shown_rows(self, ctx: KeyedProcessFunction.Context, window: TimeWindow) -> Rows | None:
         kept = self._kept(window)
         return None if kept is None else self._rows(ctx, window, kept)
+
+    def _has_rows(self, window: TimeWindow) -> bool:
+        return next(self._parts.sub_items(window.start, window.end), None) is not None
 
     def _kept(self, window: TimeWindow) -> Kept | None:
         if isinstance(self._windows, Tumbling):

@@ -109,8 +109,9 @@ class SessionWindows(WindowOperator):
         self._begin_timer(timestamp, ctx)
         results: Rows = []
         for session, kept in self._open().items():
-            if self._settings.emit != "running" and self._shows(session) == timestamp:
-                results += self._rows_in_timer(ctx, session, kept)
+            shown = self._settings.emit != "running" and self._shows(session) == timestamp
+            if shown and self._goes_well("outputs", session):
+                results += self._rows(ctx, session, kept)
             if self._closes(session) <= timestamp:
                 self._close(ctx, session)
         self._forget(timestamp)

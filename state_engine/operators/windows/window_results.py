@@ -264,12 +264,6 @@ class WindowOperator(KeyedProcessFunction):
             self._timer, self._failed = timer, set()
         ctx.waiting, self._at_hand = self, None
 
-    def _rows_in_timer(self, ctx: KeyedContext, window: TimeWindow, kept: Kept | None) -> Rows:
-        """The outputs of a window; none where its function raised before."""
-        return (
-            self._rows(ctx, window, kept) if kept is not None and self._goes_well("outputs", window) else []
-        )
-
     def _clear_in_timer(self, ctx: KeyedContext, window: TimeWindow) -> None:
         self._emitter.cleared(ctx, window, calls=self._goes_well("clear", window))
 

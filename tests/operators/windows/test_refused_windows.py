@@ -19,6 +19,7 @@ from state_engine import (
     StatefulJob,
     Tumbling,
     ValueStateDescriptor,
+    sum_,
 )
 from state_engine.core.errors import ConfigurationError, UserFunctionError
 from state_engine.core.functions.window_functions import WindowFunction
@@ -178,6 +179,22 @@ def test_what_a_window_keeps_goes_where_clear_raises(windows: str) -> None:
             (row.k, (row.begins - START) // timedelta(minutes=1)) for row in run.sink("counts") if row.n > 0
         )
         assert shown == sorted([*counted(windows), *WRONG[windows]])
+
+
+@pytest.mark.more
+@pytest.mark.internal_errors
+def test_a_window_whose_parts_do_not_fit_together_is_a_letter() -> None:
+    job = StatefulJob("windows", on_error="dead_letter")
+    rows = job.source("rows", FileSource("/rows", schema="k string, n bigint, at timestamp"), event_time="at")
+    sums = rows.key_by("k").window(Sliding("2 h", every="1 h")).aggregate(total=sum_("n"), uid="counts")
+    sums.sink("sums", CollectSink())
+    with run_in_memory(job) as run:
+        run.process({"rows": rows_of([("u", 2**62, 0), ("u", 2**62, 60), ("u", 5, 180)])})
+        run.process(drain=True)
+        shown = [((row.window_start - START) // timedelta(hours=1), row.total) for row in run.sink("sums")]
+        assert sorted(shown) == [(-1, 2**62), (1, 2**62), (2, 5), (3, 5)]
+        assert list(map(begin_of, run.dead_letters())) == [0]
+        assert not run.state("counts", "slices")
 
 
 @pytest.mark.more
