@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.contenders.transform_with_state import OPTIONS
 from benchmarks.nexmark.events import STREAMS
-from benchmarks.nexmark.queries import FEW, LOCAL, QUERIES, RANKS, flagged
+from benchmarks.nexmark.queries import FEW, LOCAL, QUERIES, RANKS, ranked
 
 LATE = "4 seconds"
 CANNOT = {
@@ -70,7 +70,7 @@ def _q11(read: Read) -> DataFrame:
 
 def _q17(read: Read) -> DataFrame:
     prices = {"least": F.min, "most": F.max, "average": F.avg, "total": F.sum}
-    days = flagged(read("bids")).groupBy(F.window("at", "1 day").alias("w"), "auction")
+    days = ranked(read("bids")).groupBy(F.window("at", "1 day").alias("w"), "auction")
     counts = [F.count("*").alias("bids"), *(F.count(rank).alias(rank) for rank in RANKS)]
     made = days.agg(*counts, *(by("price").alias(name) for name, by in prices.items()))
     return made.selectExpr(

@@ -221,12 +221,17 @@ RANKS = {"rank1": "price < 10000", "rank2": "price >= 10000 AND price < 1000000"
 """The three classes of prices of queries 15 to 17."""
 
 
+def ranked(bids: DataFrame) -> DataFrame:
+    """Bids with a column for each class of prices, which is null in other classes."""
+    return bids.withColumns({rank: F.expr(f"IF({where}, 1, NULL)") for rank, where in RANKS.items()})
+
+
 def flagged(bids: DataFrame) -> DataFrame:
-    """Bids with a column for each class of prices: 1, the bidder, the auction; null in other classes."""
-    columns = {rank: F.expr(f"IF({where}, 1, NULL)") for rank, where in RANKS.items()}
+    """The same, with bidders and auctions of each class, and the minute."""
+    columns = {"minute": F.date_format("at", "HH:mm")}
     for whose in ("bidder", "auction"):
         columns |= {f"{rank}_{whose}": F.expr(f"IF({where}, {whose}, NULL)") for rank, where in RANKS.items()}
-    return bids.withColumns({**columns, "minute": F.date_format("at", "HH:mm")})
+    return ranked(bids).withColumns(columns)
 
 
 _COUNTS = {
@@ -252,7 +257,7 @@ def _q16(s: Streams) -> DataStream:
 
 
 def _q17(s: Streams) -> DataStream:
-    days = s.bids.transform(flagged).key_by("auction").window(DAY, emit="running")
+    days = s.bids.transform(ranked).key_by("auction").window(DAY, emit="running")
     return days.aggregate(
         uid="days",
         bids=count(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from typing import Any, Literal, NamedTuple
 
 from state_engine.core.errors import ConfigurationError
@@ -95,7 +96,7 @@ class JoinedRows(RowResults):
             )
         self._taken = names
         self._taken_at = [right.names.index(name) for name in names]
-        self._left, self._right = _plain(left), _plain(right)
+        self._sides = _as_tuples(left), _as_tuples(right)
         shown = [name + suffix if name in left.names else name for name in names]
         self.columns = StructType(
             [*left.names, *_without_clash(shown, names, left.names, join)],
@@ -104,6 +105,10 @@ class JoinedRows(RowResults):
         )
         self.time = time
 
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._left, self._right = (side.compiled() for side in self._sides)
+        self._no_left, self._no_right = ((None,) * len(side.names) for side in self._sides)
+
     def by_name(self, left: Callable[[str], Any], right: Callable[[str], Any]) -> dict[str, Any]:
         """The columns of results, by what gives a column of the left rows and of the right ones."""
         names, own = self.columns.names, len(self.columns.names) - len(self._taken)
@@ -111,8 +116,9 @@ class JoinedRows(RowResults):
         return {name: left(name) for name in names[:own]} | {shown: right(name) for shown, name in taken}
 
     def row(self, left: Any, right: Any) -> Any:
-        others = _values(self._right, right)
-        return (*_values(self._left, left), *(others[at] for at in self._taken_at))
+        others = self._no_right if right is None else tuple(self._right(right))
+        own = self._no_left if left is None else self._left(left)
+        return (*own, *[others[at] for at in self._taken_at])
 
 
 class CalledJoin(JoinResults):
@@ -145,15 +151,10 @@ def time_of_pair(left: Kept | None, right: Kept | None, time: JoinTime) -> int:
     return {"left": left.at, "right": right.at, "later": max(left.at, right.at)}[time]
 
 
-def _plain(columns: StructType) -> StructType:
-    return StructType(columns.names, columns.types, aliases=columns.aliases)
-
-
-def _values(columns: StructType, row: Any) -> Sequence[Any]:
-    if row is None:
-        return [None] * len(columns.names)
-    values: tuple[Any, ...] = columns.normalise(row)
-    return values
+def _as_tuples(columns: StructType) -> StructType:
+    """The type of the same records; of a dataclass, of its fields."""
+    made_by = tuple if is_dataclass(columns.made_by) else columns.made_by
+    return StructType(columns.names, columns.types, made_by, aliases=columns.aliases)
 
 
 def _without_clash(

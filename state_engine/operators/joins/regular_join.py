@@ -97,9 +97,9 @@ class _Side:
         kept = self._rows.get(identity)
         return _Entry(identity, row, 0, None) if kept is None else _Entry(identity, *kept)
 
-    def keep(self, entry: _Entry) -> None:
-        if entry.times:
-            self._rows.put(entry.identity, entry[1:])
+    def keep(self, entry: _Entry, *, times: int, matches: int | None) -> None:
+        if times:
+            self._rows.put(entry.identity, (entry.row, times, matches))
         else:
             self._rows.remove(entry.identity)
 
@@ -192,7 +192,7 @@ class RegularJoin(KeyedJoin[RegularSettings]):
         of_own = RowKind.INSERT if self._pads else kind
         if own.alone != "never" and not entry.times:
             entry = entry._replace(matches=sum(partner.times for partner in partners))
-        own.keep(entry._replace(times=entry.times + 1))
+        own.keep(entry, times=entry.times + 1, matches=entry.matches)
         changes = list[Any]()
         for partner in partners:
             changes += self._matched(other, partner, 1, kind)
@@ -205,7 +205,7 @@ class RegularJoin(KeyedJoin[RegularSettings]):
         self, own: _Side, other: _Side, entry: _Entry, partners: list[_Entry], kind: RowKind
     ) -> list[Any]:
         of_own = RowKind.DELETE if self._pads else kind
-        own.keep(entry._replace(times=entry.times - 1))
+        own.keep(entry, times=entry.times - 1, matches=entry.matches)
         changes = list[Any]()
         for partner in partners:
             changes += self._pairs(own, entry, partner, of_own)
@@ -220,7 +220,7 @@ class RegularJoin(KeyedJoin[RegularSettings]):
             return []
         assert entry.matches is not None
         after = entry._replace(matches=entry.matches + by)
-        side.keep(after)
+        side.keep(after, times=after.times, matches=after.matches)
         if side.shows(entry) == side.shows(after):
             return []
         changed = RowKind.INSERT if side.shows(after) else RowKind.DELETE

@@ -5,8 +5,8 @@ A key of a map could be the row itself only where no column is a list, a map or 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -28,8 +28,8 @@ from state_engine.core.types.every_type import (
 )
 from state_engine.core.types.json_values import to_json
 
-Form = Callable[[Any], Any]
-"""Makes nested tuples of a value, whose texts are equal where the values are."""
+Text = Callable[[Any], str]
+"""Makes texts of values, which are equal where the values are."""
 _BYTES = 16
 
 
@@ -46,49 +46,57 @@ def row_identity(kind: TypeInformation) -> Callable[[Any], bytes]:
         >>> row_identity(before)((1, float("nan"))) == row_identity(after)((float("nan"), 1, None))
         True
     """
-    form = _form(kind)
-    return lambda value: blake2b(repr(form(value)).encode(), digest_size=_BYTES).digest()
+    text = _text(kind)
+    return lambda value: blake2b(text(value).encode(), digest_size=_BYTES).digest()
 
 
-def _form(kind: TypeInformation) -> Form:
+def _text(kind: TypeInformation) -> Text:
     if isinstance(kind, StructType):
         return _record(kind)
     if isinstance(kind, ListType):
-        return partial(_items, _form(kind.element))
+        return partial(_items, _text(kind.element))
     if isinstance(kind, DictType):
-        return partial(_mapping, _form(kind.key), _form(kind.value))
+        return partial(_mapping, _text(kind.key), _text(kind.value))
     if isinstance(kind, FloatType):
-        return lambda number: number + 0.0  # the text of NaN is one
+        return lambda number: repr(number + 0.0)  # the text of NaN is one
     if type(kind) in _AS_THEY_ARE:
-        return lambda value: value
+        return repr
     if type(kind) in _AS_KEYS:
-        return canonical_key
-    return lambda value: to_json(kind, [value])
+        return lambda value: repr(canonical_key(value))
+    return lambda value: repr(to_json(kind, [value]))
 
 
 _AS_THEY_ARE = (IntegerType, BooleanType, StringType, BytesType)
 _AS_KEYS = (DateType, TimestampType, DecimalType)
 
 
-def _record(kind: StructType) -> Form:
+def _record(kind: StructType) -> Text:
     names = [kind.aliases.get(name, name) for name in kind.names]
     by_name = sorted(
-        (name, at, _form(part)) for at, (name, part) in enumerate(zip(names, kind.types, strict=True))
+        (name, at, _text(part)) for at, (name, part) in enumerate(zip(names, kind.types, strict=True))
     )
+    begins = [(f"({name!r}, ", at, text) for name, at, text in by_name]
+    parts_of = partial(_attributes, kind.names) if is_dataclass(kind.made_by) else tuple
 
-    def form(value: Any) -> Any:
-        parts = (
-            [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else tuple(value)
-        )
-        return [(name, of(parts[at])) for name, at, of in by_name if parts[at] is not None]
+    def text(value: Any) -> str:
+        parts = parts_of(value)
+        fields = [f"{begin}{of(parts[at])})" for begin, at, of in begins if parts[at] is not None]
+        return f"[{', '.join(fields)}]"
 
-    return form
-
-
-def _items(form: Form, values: list[Any]) -> Any:
-    return [None if value is None else (form(value),) for value in values]
+    return text
 
 
-def _mapping(of_key: Form, of_value: Form, values: dict[Any, Any]) -> Any:
-    pairs = [(of_key(key), None if value is None else (of_value(value),)) for key, value in values.items()]
-    return sorted(pairs, key=repr)
+def _attributes(names: Sequence[str], value: Any) -> list[Any]:
+    return [getattr(value, name) for name in names]
+
+
+def _items(text: Text, values: list[Any]) -> str:
+    return f"[{', '.join(['None' if value is None else f'({text(value)},)' for value in values])}]"
+
+
+def _mapping(of_key: Text, of_value: Text, values: dict[Any, Any]) -> str:
+    pairs = [
+        f"({of_key(key)}, {'None' if value is None else f'({of_value(value)},)'})"
+        for key, value in values.items()
+    ]
+    return f"[{', '.join(sorted(pairs))}]"

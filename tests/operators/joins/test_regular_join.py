@@ -11,6 +11,8 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -258,6 +260,20 @@ def test_a_row_is_the_same_one_after_columns_were_added_moved_or_widened() -> No
         identity("b double, c decimal(10,3), x string, d date, a bigint", (0.5, 2, None, None, 1)) == before
     )
     assert identity("b double, c decimal(10,3), x string, d date, a bigint", (0.5, 2, "", None, 1)) != before
+
+
+def test_the_identity_of_a_stored_row_stays_what_it_was() -> None:
+    columns = "a double, b array<int>, c map<string,double>, d struct<x: int, y: string>, e decimal(5,2), f timestamp"
+    row = (
+        -0.0,
+        [1, None],
+        {"l": None, "k": float("nan")},
+        (1, "it's"),
+        Decimal("1.50"),
+        datetime(2026, 1, 2, tzinfo=UTC),
+    )
+    assert identity(columns, row).hex() == "41710a6613ca59ce3f3f9a52336b3131"
+    assert identity("a int, b string", (None, None)).hex() == "7ebb3c7c2a87b1a2f8a7ed729ecb040d"
 
 
 def test_columns_of_any_type_are_joined_as_they_came() -> None:
