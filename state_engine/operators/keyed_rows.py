@@ -7,17 +7,19 @@ key. Plays the part of the projections around Flink's ``KeyedUpsertingSinkOperat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, ValueTypeError
 from state_engine.core.keys.ordering import key_order
 from state_engine.core.types.every_type import StructType, TypeInformation
-from state_engine.core.types.row import Row, RowKind, row_of_kind
+from state_engine.core.types.row import Row, RowKind, row_class
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.key_values import key_values
+from state_engine.operators.retraction import without_kind
 
 ROW_TIME = "row_time"
 """The field with the event time of a row in milliseconds, where a state keeps it behind the columns."""
@@ -79,15 +81,21 @@ class KeyedRows:
 
     def normal(self, value: Any) -> Row:
         """An element as a row without kind, its columns as declared. Raises ValueTypeError."""
-        if isinstance(value, Row):
-            value = row_of_kind(value, RowKind.INSERT)
-        row: Row = self.columns.normalise(value)
+        row: Row = self._normalise(without_kind(value))
         return row
 
     def kept_of(self, row: Row) -> Row:
+        """What the state keeps of a normal row."""
         parts = tuple(row)
-        kept: Row = self.kept.normalise([parts[at] for at in self._kept_at])
-        return kept
+        return tuple.__new__(row_class(self.kept.names), [parts[at] for at in self._kept_at])
+
+    @cached_property
+    def _normalise(self) -> Callable[[Any], Any]:
+        return self.columns.compiled()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a test that travelled would know the rows of here only
+        return {name: value for name, value in vars(self).items() if name != "_normalise"}
 
     def of_key(self, key: Any) -> list[Any]:
         """A row of which the columns of the key are known; they are all that is kept apart."""
@@ -145,6 +153,8 @@ def same(one: Any, other: Any) -> bool:
         >>> same([1, nan], [1, float("nan")]), nan == float("nan")
         (True, False)
     """
+    if one is other:
+        return True
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(same, tuple(one), tuple(other)))
     if isinstance(one, dict) and isinstance(other, dict):

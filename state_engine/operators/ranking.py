@@ -53,13 +53,21 @@ class Ranking:
                 f"TopN needs columns to compare rows of one key by, not {in_key} of the key"
             )
         self.form = form_of(n, self.by, ascending=ascending, ties=ties)
-        self._encode = [key_order(kind).encode for kind in rows.in_order(self.by, what="by").types]
+        encodes = [key_order(kind).encode for kind in rows.in_order(self.by, what="by").types]
+        self._columns = [
+            (rows.kept.names.index(name), encode) for name, encode in zip(self.by, encodes, strict=True)
+        ]
 
-    def place(self, row: Any) -> bytes:
-        """Where a row stands: rows with lesser bytes stand before it."""
+    def place(self, kept: tuple[Any, ...]) -> bytes:
+        """Where a row stands, of which the state keeps this: rows with lesser bytes stand before it."""
+        value_of = tuple.__getitem__  # subscripts of a Row would run Python code
         parts = [
-            _NULL if (value := row[name]) is None else _NAN if value != value else _VALUE + encode(value)
-            for name, encode in zip(self.by, self._encode, strict=True)
+            _NULL
+            if (value := value_of(kept, at)) is None
+            else _NAN
+            if value != value
+            else _VALUE + encode(value)
+            for at, encode in self._columns
         ]
         place = b"".join(parts)
         return place if self.ascending else place.translate(_REVERSED)

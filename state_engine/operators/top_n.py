@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import count, takewhile, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from state_engine.core.argument_checks import checked_function
 from state_engine.core.functions.contexts import KeyedContext
@@ -103,22 +103,22 @@ class TopN(ForgettableFunction):
     def process_element(self, value: object, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         """Put the row at its rank, or take it back; what that changes."""
         row = self._rows.normal(value)
-        place, kept = self._ranking.place(row), self._rows.kept_of(row)
+        kept = self._rows.kept_of(row)
+        place = self._ranking.place(kept)
         if self._keep_all:
             before = self._all.get(place) or []
             self._all_at(place, _without(before, kept) if ctx.row_kind() in GONE else [*before, kept])
-            shown, after = self._shown(), self._first_of_all()
+            shown, after = self._shown(), self._listed(self._first_of_all())
         elif self._is_behind(place):
             return []
         else:
             shown = self._shown()
-            after = list(shown)
-            after.insert(bisect_right(after, place, key=self._ranking.place), kept)
-        return self._show(row, shown, self._in_list(after))
+            after = shown.with_row(kept, place)
+        return self._show(row, shown, after.first(self._ranking.count(after.places)))
 
     def forget(self, ctx: KeyedContext) -> Iterable[Any]:
         """Clear what is kept of the key; the deletes of its list."""
-        gone = self._show(self._rows.of_key(ctx.get_current_key()), self._shown(), [])
+        gone = self._show(self._rows.of_key(ctx.get_current_key()), self._shown(), _NOTHING)
         if self._keep_all:
             self._all.clear()
         return gone
@@ -131,8 +131,12 @@ class TopN(ForgettableFunction):
         of_last = self._ranking.place(last)
         return of_last < place or (of_last == place and not self._ranking.ties)
 
-    def _shown(self) -> list[Row]:
-        return list(takewhile(lambda row: row is not None, (self._top.get(rank) for rank in count(1))))
+    def _shown(self) -> _Listed:
+        kept = (self._top.get(rank) for rank in count(1))
+        return self._listed(list(takewhile(lambda row: row is not None, kept)))
+
+    def _listed(self, rows: list[Row]) -> _Listed:
+        return _Listed(rows, [self._ranking.place(row) for row in rows])
 
     def _first_of_all(self) -> list[Row]:
         """As many of all rows as may be in the list, and perhaps some more."""
@@ -143,35 +147,49 @@ class TopN(ForgettableFunction):
                 break
         return first
 
-    def _in_list(self, rows: list[Row]) -> list[Row]:
-        return rows[: self._ranking.count([self._ranking.place(row) for row in rows])]
-
     def _all_at(self, place: bytes, rows: list[Row]) -> None:
         if rows:
             self._all.put(place, rows)
         else:
             self._all.remove(place)
 
-    def _show(self, of_key: Sequence[Any], before: list[Row], after: list[Row]) -> list[Any]:
+    def _show(self, of_key: Sequence[Any], before: _Listed, after: _Listed) -> list[Any]:
         """Write the ranks that differ; the changes."""
-        for at, (old, new) in enumerate(zip_longest(before, after), 1):
+        for at, (old, new) in enumerate(zip_longest(before.rows, after.rows), 1):
             if new is None:
                 self._top.remove(at)
             elif old is None or not same(old, new):
                 self._top.put(at, new)
         if not self._shows_rank:
-            gone = [(RowKind.DELETE, row) for row in _apart(before, after)]
-            come = [(RowKind.INSERT, row) for row in _apart(after, before)]
+            gone = [(RowKind.DELETE, row) for row in _apart(before.rows, after.rows)]
+            come = [(RowKind.INSERT, row) for row in _apart(after.rows, before.rows)]
             return [(kind, self._rows.whole_of(row, of_key)) for kind, row in [*gone, *come]]
-        pairs = zip_longest(self._ranked(before), self._ranked(after))
         return [
             (kind, (*self._rows.whole_of(row, of_key), rank))
-            for old, new in pairs
+            for old, new in zip_longest(self._ranked(before), self._ranked(after))
             for kind, (row, rank) in _changes(old, new)
         ]
 
-    def _ranked(self, rows: list[Row]) -> list[Shown]:
-        return list(zip(rows, self._ranking.ranks([self._ranking.place(row) for row in rows]), strict=True))
+    def _ranked(self, listed: _Listed) -> list[Shown]:
+        return list(zip(listed.rows, self._ranking.ranks(listed.places), strict=True))
+
+
+class _Listed(NamedTuple):
+    """Rows in the order of their places."""
+
+    rows: list[Row]
+    places: list[bytes]
+
+    def with_row(self, row: Row, place: bytes) -> _Listed:
+        """With one more, behind those of its place."""
+        at = bisect_right(self.places, place)
+        return _Listed([*self.rows[:at], row, *self.rows[at:]], [*self.places[:at], place, *self.places[at:]])
+
+    def first(self, number: int) -> _Listed:
+        return _Listed(self.rows[:number], self.places[:number])
+
+
+_NOTHING = _Listed([], [])
 
 
 def _changes(old: Shown | None, new: Shown | None) -> list[tuple[RowKind, Shown]]:
