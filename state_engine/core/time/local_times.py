@@ -6,6 +6,7 @@ A clock that is put forward skips times, and one that is put back shows some twi
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from state_engine.core.errors import ConfigurationError
@@ -24,6 +25,7 @@ def zone_of(name: str) -> ZoneInfo:
         ) from None
 
 
+@lru_cache(maxsize=1024)  # the bounds of a window come out with each of its results
 def instant(at_ms: int) -> datetime:
     """A time in milliseconds as a timestamp; raises OverflowError before the year 1 and after 9999."""
     return EPOCH + timedelta(milliseconds=at_ms)
