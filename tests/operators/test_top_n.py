@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.map_state import MapState
 from state_engine.core.types.row import Row, RowKind
+from state_engine.operators.keyed_rows import KeyedRows
 from state_engine.operators.top_n import ROWS, TOP, TopN
 from state_engine.testing import KeyedHarness
 from tests.operators.any_cut import CUTS, EVERYWHERE
@@ -281,3 +283,9 @@ def test_the_changes_make_the_list_of_a_model(changing: bool, rank: bool, seeds:
                 expected = [of[:-1] for of in expected]
             assert sorted(table, key=repr) == sorted(expected, key=repr), f"seed {seed}"
             run = KeyedHarness.restored(top, run.snapshot(), **given, parallelism=rng.choice([1, 2, 7]))
+
+
+def test_rows_that_were_checked_can_be_sent() -> None:
+    row, rows = Row(id=1, points=2.5, level=0, weight=1.0), KeyedRows(COLUMNS, apart=["id"], operator="TopN")
+    rows.normal(row)
+    assert pickle.loads(pickle.dumps(rows)).normal(row) == row

@@ -11,8 +11,10 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from state_engine import EmbeddedRocksDBStateBackend, Row, RowKind, StateTtlConf
 from state_engine.core.errors import RetractionError
 from state_engine.core.operator.element_kinds import own_kind
 from state_engine.core.types.every_type import StructType
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.idle_keys import as_ttl_config
 from state_engine.operators.joins.joined_rows import JoinedRows, LeftRows, RowResults
@@ -83,7 +86,7 @@ VECTORS: dict[str, tuple[str, str]] = {
 
 def join_of(
     how: str,
-    columns: str = COLUMNS,
+    columns: TypeLike = COLUMNS,
     *,
     changing: bool = True,
     ttl: Sequence[StateTtlConfig | None] = (None, None),
@@ -274,6 +277,26 @@ def test_the_identity_of_a_stored_row_stays_what_it_was() -> None:
     )
     assert identity(columns, row).hex() == "41710a6613ca59ce3f3f9a52336b3131"
     assert identity("a int, b string", (None, None)).hex() == "7ebb3c7c2a87b1a2f8a7ed729ecb040d"
+
+
+@dataclass(frozen=True)
+class Part:
+    k: str
+    part: int
+    v: str
+
+
+OF_PART = attrgetter("k")
+
+
+def test_records_of_a_class_are_joined_as_rows_are() -> None:
+    run = KeyedHarness(join_of("left", Part), key_by=(OF_PART, OF_PART), key_type="string", changing=True)
+    outputs = run.process_pairs([(1, Part("a", 1, "x")), (2, Part("a", 2, "y"))])
+    assert [(str(kind), *row) for kind, row in outputs] == [
+        ("+I", "a", 1, "x", None, None, None),
+        ("-D", "a", 1, "x", None, None, None),
+        ("+I", "a", 1, "x", "a", 2, "y"),
+    ]
 
 
 def test_columns_of_any_type_are_joined_as_they_came() -> None:
