@@ -113,8 +113,8 @@ class Stream:
 
         It is ``versions`` of ``scd2`` and ``join_asof``, ``top`` of ``top_n``, also in tumbling windows and sessions,
         ``windows`` and ``sessions`` of what else is computed of these, ``seen`` and ``row`` of ``drop_duplicates``,
-        ``last_seen`` of ``silent``, and ``partial`` of ``sequence``. Joins of two histories and ``over`` keep two states
-        each: show ``left`` or ``right``, ``tiles`` or ``rows`` by ``publish_state``.
+        ``last_seen`` of ``silent``, and ``partial`` of ``sequence``. The other joins and ``over`` keep two states each:
+        show ``left`` or ``right``, ``tiles`` or ``rows`` by ``publish_state``.
 
         Args:
             table: where it is shown: ``DeltaStateTable(path)`` or ``SqlStateTable(url, table)``.
