@@ -63,8 +63,9 @@ class GroupAccumulators:
         if kept is None:
             self.forget(group)  # a group that went while an aggregate was not declared left its values behind
             kept = (0, *(step.accumulator.create_accumulator() for step in self._plan.steps))
-        after = self._changed(kept, row, at, group, added=True)
-        for state, value in self._beside(kept, row):
+        values = self._values(kept, row)
+        after = self._changed(kept, values, at, group, added=True)
+        for state, value in self._beside(values):
             state.add(group, value, at)
         return (kept[0] + 1, *after)
 
@@ -72,8 +73,9 @@ class GroupAccumulators:
         """Without a row; None where none is left. Raises RetractionError where it was certainly never added."""
         if kept is None:
             raise never_added(row, what="aggregate")
-        after = self._changed(kept, row, None, group, added=False)
-        for state, value in self._beside(kept, row):
+        values = self._values(kept, row)
+        after = self._changed(kept, values, None, group, added=False)
+        for state, value in self._beside(values):
             state.take_back(group, value)
         if kept[0] > 1:
             return (kept[0] - 1, *after)
@@ -105,10 +107,16 @@ class GroupAccumulators:
         """The values of the aggregates of groups; null of one that came to the job when there were rows."""
         return [self._shown(result, kept, span) for result in self._plan.results]
 
-    def _changed(self, kept: Kept, row: Any, at: int | None, group: Group, *, added: bool) -> list[Any]:
+    def _values(self, kept: Kept, row: Any) -> list[Any]:
+        """What each step gets of a row; None for nothing."""
+        steps = zip(self._plan.steps, kept[1:], strict=True)
+        return [None if accumulator is None else step.value_of(row) for step, accumulator in steps]
+
+    def _changed(
+        self, kept: Kept, values: list[Any], at: int | None, group: Group, *, added: bool
+    ) -> list[Any]:
         after = []
-        for step, accumulator in zip(self._plan.steps, kept[1:], strict=True):
-            value = None if accumulator is None else step.value_of(row)
+        for step, accumulator, value in zip(self._plan.steps, kept[1:], values, strict=True):
             state = self._state_of(step)
             if value is not None and (
                 state is None or state.changes(step.accumulator, group, value, added=added)
@@ -118,19 +126,16 @@ class GroupAccumulators:
             after.append(accumulator)
         return after
 
-    def _beside(self, kept: Kept, row: Any) -> list[tuple[GroupState, Any]]:
+    def _beside(self, values: list[Any]) -> list[tuple[GroupState, Any]]:
         """The states that a row changes, each with the value that it gets."""
         if not self._states:
             return []
-        values = {}
-        for step, accumulator in zip(self._plan.steps, kept[1:], strict=True):
-            if (
-                step.beside is not None
-                and accumulator is not None
-                and (value := step.value_of(row)) is not None
-            ):
-                values[step.beside.name] = value
-        return [(self._states[name], value) for name, value in values.items()]
+        given = {
+            step.beside.name: value
+            for step, value in zip(self._plan.steps, values, strict=True)
+            if step.beside is not None and value is not None
+        }
+        return [(self._states[name], value) for name, value in given.items()]
 
     def _together(self, step: AggregateStep, accumulators: tuple[Any, ...], span: Span) -> Any:
         if None in accumulators:
