@@ -117,10 +117,13 @@ def counted(windows: str) -> dict[tuple[str, int], list[int]]:
     return {place: sorted(numbers) for place, numbers in results.items()}
 
 
+def minute_of(at: datetime) -> int:
+    return (at - START) // timedelta(minutes=1)
+
+
 def begin_of(letter: dict[str, Any]) -> int:
     """The beginning of a window that was refused, in minutes."""
-    begins = datetime.fromisoformat(json.loads(letter["row"])["window_start"])
-    return (begins - START) // timedelta(minutes=1)
+    return minute_of(datetime.fromisoformat(json.loads(letter["row"])["window_start"]))
 
 
 def left(run: MemoryRun, state: str) -> dict[Any, Any]:
@@ -149,15 +152,11 @@ def test_a_window_whose_function_raises_is_a_letter(
         results: dict[tuple[str, int], list[int]] = {}
         for row in run.sink("counts"):
             if row.n > 0:
-                results.setdefault((row.k, (row.begins - START) // timedelta(minutes=1)), []).append(row.n)
+                results.setdefault((row.k, minute_of(row.begins)), []).append(row.n)
         assert {place: sorted(numbers) for place, numbers in results.items()} == counted(windows)
         assert sum(row.n < 0 for row in run.sink("counts")) == sum(map(len, results.values()))
         letters = run.dead_letters()
-        begun = [
-            (letter["key"], datetime.fromisoformat(json.loads(letter["row"])["window_start"]))
-            for letter in letters
-        ]
-        assert sorted((key, (start - START) // timedelta(minutes=1)) for key, start in begun) == sorted(
+        assert sorted((letter["key"], begin_of(letter)) for letter in letters) == sorted(
             (f'{{"k": "{k}"}}', minute) for k, minute in WRONG[windows]
         )
         assert all("window" in letter["position"] for letter in letters)
@@ -175,9 +174,7 @@ def test_what_a_window_keeps_goes_where_clear_raises(windows: str) -> None:
         assert len(run.dead_letters()) == 1
         assert not run.state("counts", STATE[windows])
         assert not left(run, "seen")
-        shown = sorted(
-            (row.k, (row.begins - START) // timedelta(minutes=1)) for row in run.sink("counts") if row.n > 0
-        )
+        shown = sorted((row.k, minute_of(row.begins)) for row in run.sink("counts") if row.n > 0)
         assert shown == sorted([*counted(windows), *WRONG[windows]])
 
 
@@ -185,13 +182,13 @@ def test_what_a_window_keeps_goes_where_clear_raises(windows: str) -> None:
 @pytest.mark.internal_errors
 def test_a_window_whose_parts_do_not_fit_together_is_a_letter() -> None:
     job = StatefulJob("windows", on_error="dead_letter")
-    rows = job.source("rows", FileSource("/rows", schema="k string, n bigint, at timestamp"), event_time="at")
+    rows = job.source("rows", FileSource("/rows", schema=ROWS), event_time="at")
     sums = rows.key_by("k").window(Sliding("2 h", every="1 h")).aggregate(total=sum_("n"), uid="counts")
     sums.sink("sums", CollectSink())
     with run_in_memory(job) as run:
         run.process({"rows": rows_of([("u", 2**62, 0), ("u", 2**62, 60), ("u", 5, 180)])})
         run.process(drain=True)
-        shown = [((row.window_start - START) // timedelta(hours=1), row.total) for row in run.sink("sums")]
+        shown = [(minute_of(row.window_start) // 60, row.total) for row in run.sink("sums")]
         assert sorted(shown) == [(-1, 2**62), (1, 2**62), (2, 5), (3, 5)]
         assert list(map(begin_of, run.dead_letters())) == [0]
         assert not run.state("counts", "slices")
