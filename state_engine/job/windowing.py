@@ -31,7 +31,13 @@ from state_engine.operators.windows.contents import Contents
 from state_engine.operators.windows.count_windows import Counted, CountWindows
 from state_engine.operators.windows.flink_names import ClockWindows, GlobalWindows
 from state_engine.operators.windows.session_windows import SESSIONS, SessionWindows
-from state_engine.operators.windows.window_results import Emit, Emitter, RowsWithBounds, WindowSettings
+from state_engine.operators.windows.window_results import (
+    BOUNDS,
+    Emit,
+    Emitter,
+    RowsWithBounds,
+    WindowSettings,
+)
 from state_engine.sources.output_type import OutputType
 
 if TYPE_CHECKING:
@@ -40,8 +46,6 @@ if TYPE_CHECKING:
 Windows = Tumbling | Sliding | Cumulating | Session | Counted | GlobalWindows
 Assigner = Windows | ClockWindows
 _WINDOWS = (Tumbling, Sliding, Cumulating, Session, Counted, GlobalWindows)
-BOUNDS = ("window_start", "window_end")
-"""The columns that come out behind those of the key."""
 WINDOW_ID = "window_id"
 """The column that comes out of count windows instead: their number among those of the key, from 0."""
 Adds = Callable[[TypedByInput, str | None, TypeLike], "DataStream"]

@@ -11,6 +11,7 @@ import pyarrow as pa
 from state_engine.core.functions.vectorized_functions import EVENT_TIME
 from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.segments import Column
+from state_engine.operators.windows.window_results import BOUNDS
 
 _INSTANT = pa.timestamp("us", "UTC")
 
@@ -37,6 +38,6 @@ class WindowColumns:
 
     def with_columns(self, keys: pa.Table, results: Mapping[str, Any], **marks: Any) -> pa.Table:
         columns = {name: keys[name].take(pa.array(self.keys)) for name in keys.column_names}
-        columns["window_start"] = pa.array(self.starts * 1000).cast(_INSTANT)
-        columns["window_end"] = pa.array(self.ends * 1000).cast(_INSTANT)
+        for name, at in zip(BOUNDS, (self.starts, self.ends), strict=True):
+            columns[name] = pa.array(at * 1000).cast(_INSTANT)
         return pa.table({**columns, **results, EVENT_TIME: self.ends - 1, **marks})

@@ -173,9 +173,9 @@ Rows = list[Any]
 """The outputs of a window."""
 Call = tuple[str, TimeWindow]
 """What a function of a window does, and the window."""
-
-
-BOUNDS_TYPE = to_type("window_start timestamp, window_end timestamp", parameter="bounds of a window")
+BOUNDS = ("window_start", "window_end")
+"""The columns that come out behind those of the key."""
+BOUNDS_TYPE = to_type(", ".join(f"{name} timestamp" for name in BOUNDS), parameter="bounds of a window")
 
 
 class WindowOperator(KeyedProcessFunction):
